@@ -1,0 +1,29 @@
+"""Invertible maps with a log-determinant, both ways."""
+
+from idensenet.bijections.actnorm import ActNorm
+from idensenet.bijections.base import Bijection
+from idensenet.bijections.chain import Chain, Invert
+from idensenet.bijections.conv1x1 import InvertibleConv1x1
+from idensenet.bijections.coupling import Coupling, channel_mask, checkerboard_mask, coupling_net
+from idensenet.bijections.elementwise import Affine, Logit
+from idensenet.bijections.residual import ResidualBlock
+from idensenet.bijections.split import Split
+from idensenet.bijections.squeeze import Flatten, Squeeze
+
+__all__ = [
+    "ActNorm",
+    "Affine",
+    "Bijection",
+    "Chain",
+    "Coupling",
+    "Flatten",
+    "Invert",
+    "InvertibleConv1x1",
+    "Logit",
+    "ResidualBlock",
+    "Split",
+    "Squeeze",
+    "channel_mask",
+    "checkerboard_mask",
+    "coupling_net",
+]

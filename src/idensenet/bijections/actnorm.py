@@ -1,0 +1,67 @@
+"""Scale and shift per channel or per dimension, first set so that a batch comes out standardised."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from idensenet.bijections.base import Bijection, constant_log_det
+from idensenet.draws import Draws
+from idensenet.errors import ShapeError, UninitializedError
+from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class ActNorm(Bijection):
+    """y = exp(log_scale) * (x + shift), per channel of [batch, channels, ...] (Kingma and Dhariwal, 2018).
+
+    The state says whether it has been initialised, so one that was loaded is never initialised again.
+    """
+
+    initialized: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(channels))
+        self.shift = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("initialized", torch.tensor(False))
+        self._ready = False  # remembers a yes, which never turns into a no, so that no call waits for the device
+
+    def _spread(self, parameter: Tensor, x: Tensor) -> Tensor:
+        if not (self._ready or bool(self.initialized)):
+            raise UninitializedError(
+                "An ActNorm has seen no data yet: call flow.initialize(batch) with a batch of training data first."
+            )
+        self._ready = True
+        if x.shape[1] != len(parameter):
+            raise ShapeError(f"This ActNorm takes {len(parameter)} channels, not a tensor of shape {tuple(x.shape)}.")
+        return parameter.view(1, -1, *[1] * (x.ndim - 2))
+
+    def _log_det(self, x: Tensor) -> Tensor:
+        return constant_log_det(x, self.log_scale.sum() * (math.prod(x.shape[1:]) // len(self.log_scale)))
+
+    def initialize(self, x: Tensor) -> Tensor:
+        if not bool(self.initialized):
+            with torch.no_grad():
+                rows = x.transpose(0, 1).flatten(1)
+                std = rows.std(1, unbiased=False)
+                # a channel that is constant in the batch keeps its scale
+                self.log_scale.copy_(-torch.log(torch.where(std > 1e-6, std, torch.ones_like(std))))
+                self.shift.copy_(-rows.mean(1))
+                self.initialized.fill_(True)
+        return self.encode(x)
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        return torch.exp(self._spread(self.log_scale, x)) * (x + self._spread(self.shift, x)), self._log_det(x)
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        return y * torch.exp(-self._spread(self.log_scale, y)) - self._spread(self.shift, y), -self._log_det(y)
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        scale = torch.exp(self.log_scale.detach().double())
+        return float(scale.min()), float(scale.max())
+
+    def _load_from_state_dict(self, *args: object) -> None:
+        self._ready = False
+        super()._load_from_state_dict(*args)

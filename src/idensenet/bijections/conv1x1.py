@@ -1,0 +1,44 @@
+"""An invertible matrix across channels, the same at every place (Kingma and Dhariwal, 2018)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from idensenet.bijections.base import Bijection, constant_log_det
+from idensenet.draws import Draws
+from idensenet.errors import NonInvertibleError, ShapeError
+from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class InvertibleConv1x1(Bijection):
+    """y = W x over channels; W starts as a random rotation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        q, _ = torch.linalg.qr(torch.randn(channels, channels))
+        self.weight = nn.Parameter(q)
+
+    def _mix(self, weight: Tensor, x: Tensor) -> Tensor:
+        if x.shape[1] != len(weight):
+            raise ShapeError(f"This 1x1 convolution takes {len(weight)} channels, not a tensor of shape {tuple(x.shape)}.")
+        return torch.einsum("ij,nj...->ni...", weight, x)
+
+    def _log_det(self, x: Tensor) -> Tensor:
+        return constant_log_det(x, torch.linalg.slogdet(self.weight).logabsdet * (math.prod(x.shape[1:]) // len(self.weight)))
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        return self._mix(self.weight, x), self._log_det(x)
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        inverse, info = torch.linalg.inv_ex(self.weight)
+        if int(info):
+            raise NonInvertibleError("The matrix of a 1x1 convolution has become singular; go back to an earlier checkpoint.")
+        return self._mix(inverse, y), -self._log_det(y)
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        weight = self.weight.detach().double()
+        upper = float(torch.linalg.matrix_norm(weight, norms.norm))
+        return 1 / float(torch.linalg.matrix_norm(torch.linalg.inv(weight), norms.norm)), upper

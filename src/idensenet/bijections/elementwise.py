@@ -1,0 +1,84 @@
+"""Fixed maps of each number alone: what stands between the data and the flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from idensenet.bijections.base import Bijection, constant_log_det, sum_event
+from idensenet.draws import Draws
+from idensenet.errors import OptionError, ShapeError
+from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class Logit(Bijection):
+    """y = logit(alpha + (1 - 2 alpha) x) for x in [0, 1]."""
+
+    def __init__(self, alpha: float = 0.05) -> None:
+        super().__init__()
+        if not 0 <= alpha < 0.5:
+            raise OptionError(f"alpha={alpha} of a logit must lie in [0, 0.5).")
+        self.alpha = alpha
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        s = self.alpha + (1 - 2 * self.alpha) * x
+        y = torch.log(s) - torch.log1p(-s)
+        return y, sum_event(math.log(1 - 2 * self.alpha) - torch.log(s) - torch.log1p(-s))
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        x = (torch.sigmoid(y) - self.alpha) / (1 - 2 * self.alpha)
+        return x, sum_event(
+            torch.nn.functional.logsigmoid(y) + torch.nn.functional.logsigmoid(-y) - math.log(1 - 2 * self.alpha)
+        )
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        slope = (1 - 2 * self.alpha) / (self.alpha * (1 - self.alpha)) if self.alpha else math.inf
+        return 4 * (1 - 2 * self.alpha), slope
+
+
+class Affine(Bijection):
+    """y = (x - loc) / scale with fixed numbers, which broadcast over the event."""
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        if not bool((scale > 0).all()) or not bool(torch.isfinite(scale).all()):
+            raise OptionError(f"Every scale must be positive and finite; the smallest is {float(scale.min())}.")
+        self.register_buffer("loc", loc)
+        self.register_buffer("scale", scale)
+
+    @classmethod
+    def normalize(cls, mean: Sequence[float], std: Sequence[float]) -> Affine:
+        """Per channel of an image."""
+        return cls(torch.tensor(mean).view(-1, 1, 1), torch.tensor(std).view(-1, 1, 1))
+
+    @classmethod
+    def standardize(cls, data: Tensor) -> Affine:
+        """To mean 0 and deviation 1 per dimension of `data`; a constant dimension is only shifted."""
+        std = data.std(0, unbiased=False)
+        return cls(data.mean(0), torch.where(std > 0, std, torch.ones_like(std)))
+
+    def _log_det(self, x: Tensor) -> Tensor:
+        try:
+            scale = self.scale.expand(x.shape[1:])
+        except RuntimeError:
+            raise ShapeError(
+                f"A scale of shape {tuple(self.scale.shape)} does not fit data of shape {tuple(x.shape)}."
+            ) from None
+        return constant_log_det(x, -torch.log(scale).sum())
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        log_det = self._log_det(x)
+        return (x - self.loc) / self.scale, log_det
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        log_det = self._log_det(y)
+        return y * self.scale + self.loc, -log_det
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        return 1 / float(self.scale.max()), 1 / float(self.scale.min())

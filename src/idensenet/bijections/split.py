@@ -1,0 +1,73 @@
+"""Factoring out: half of the channels are done, the other half goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from idensenet.bijections.base import Bijection, check_event
+from idensenet.draws import Draws
+from idensenet.errors import ShapeError
+from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class Split(Bijection):
+    """[first half ; rest] -> [first half, rest(second half)], flattened into one vector (Dinh et al., 2017)."""
+
+    def __init__(self, shape: Sequence[int], rest: Bijection) -> None:
+        super().__init__()
+        if shape[0] < 2:
+            raise ShapeError(f"Half of the channels cannot be factored out of {shape[0]}; the shape is {tuple(shape)}.")
+        self.shape, self.rest = tuple(shape), rest
+        self.kept = shape[0] // 2
+        self._rest_shape: tuple[int, ...] | None = None
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        check_event(x, self.shape, "This split")
+        return x[:, : self.kept], x[:, self.kept :]
+
+    def _join(self, done: Tensor, rest: Tensor) -> Tensor:
+        return torch.cat([done.flatten(1), rest.flatten(1)], 1)
+
+    def _latent_parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        total = math.prod(self.shape)
+        check_event(y, (total,), "Undoing this split")
+        done = total // self.shape[0] * self.kept
+        return y[:, :done].view(-1, self.kept, *self.shape[1:]), y[:, done:].view(len(y), *self._latent_shape(y))
+
+    def _latent_shape(self, like: Tensor) -> tuple[int, ...]:
+        """The shape in which `rest` leaves its half, found by sending one sample through it."""
+        if self._rest_shape is None:
+            with torch.no_grad():
+                sample = like.new_zeros(1, self.shape[0] - self.kept, *self.shape[1:])
+                self._rest_shape = tuple(self.rest.encode(sample).shape[1:])
+        return self._rest_shape
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        done, going = self._parts(x)
+        going, log_det = self.rest(going, draws)
+        return self._join(done, going), log_det
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        done, going = self._latent_parts(y)
+        going, log_det = self.rest.inverse(going, draws)
+        return torch.cat([done, going], 1), log_det
+
+    def encode(self, x: Tensor) -> Tensor:
+        done, going = self._parts(x)
+        return self._join(done, self.rest.encode(going))
+
+    def decode(self, y: Tensor) -> Tensor:
+        done, going = self._latent_parts(y)
+        return torch.cat([done, self.rest.decode(going)], 1)
+
+    def initialize(self, x: Tensor) -> Tensor:
+        done, going = self._parts(x)
+        return self._join(done, self.rest.initialize(going))
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        a, b = self.rest.bi_lipschitz(norms)
+        return min(1.0, a), max(1.0, b)

@@ -1,0 +1,55 @@
+"""Rearrangements: volumes do not change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from idensenet.bijections.base import Bijection, check_event, no_log_det
+from idensenet.draws import Draws
+from idensenet.errors import ShapeError
+from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class Squeeze(Bijection):
+    """[c, h, w] -> [4c, h/2, w/2]: every 2 x 2 patch becomes channels.
+
+    >>> import torch
+    >>> Squeeze()(torch.zeros(1, 3, 4, 6))[0].shape
+    torch.Size([1, 12, 2, 3])
+    """
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        if x.ndim != 4 or x.shape[2] % 2 or x.shape[3] % 2:
+            raise ShapeError(f"A squeeze halves both sides of an image, so they must be even; the shape is {tuple(x.shape)}.")
+        return F.pixel_unshuffle(x, 2), no_log_det(x)
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        if y.ndim != 4 or y.shape[1] % 4:
+            raise ShapeError(f"Undoing a squeeze needs a number of channels that 4 divides; the shape is {tuple(y.shape)}.")
+        return F.pixel_shuffle(y, 2), no_log_det(y)
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        return 1.0, 1.0
+
+
+class Flatten(Bijection):
+    """[c, h, w] -> [c h w]."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+
+    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        check_event(x, self.shape, "This flattening")
+        return x.flatten(1), no_log_det(x)
+
+    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+        check_event(y, (math.prod(self.shape),), "Undoing this flattening")
+        return y.view(-1, *self.shape), no_log_det(y)
+
+    def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
+        return 1.0, 1.0

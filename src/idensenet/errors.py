@@ -1,0 +1,59 @@
+"""What can go wrong, by name. Every message names the value at fault and what to do about it."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Something handed to the library cannot be used as it is."""
+
+
+class ShapeError(InputError):
+    """A tensor or an image size does not fit."""
+
+
+class DtypeError(InputError):
+    """A tensor has a type that is not taken here."""
+
+
+class DeviceError(InputError):
+    """A tensor lives on another device than the model."""
+
+
+class NonFiniteError(InputError):
+    """NaN or infinity where numbers are needed."""
+
+
+class OptionError(InputError):
+    """An option has a value outside its range."""
+
+
+class UnknownNameError(InputError):
+    """A recipe, an activation or another thing was asked for by a name that nobody has."""
+
+
+class UninitializedError(InputError):
+    """A layer that takes its values from data has seen none."""
+
+
+class CheckpointError(InputError):
+    """A saved model cannot be read."""
+
+
+class NotContractiveError(InputError):
+    """A residual branch has a Lipschitz constant of one or more, so x + g(x) may have no inverse."""
+
+
+class NonInvertibleError(ArithmeticError):
+    """A determinant that must be positive is not."""
+
+
+class ConvergenceError(ArithmeticError):
+    """A solver stopped short of its tolerance."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The end of a sentence about an unknown name: what was probably meant, or all there is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(map(repr, known))}."

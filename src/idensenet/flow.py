@@ -1,0 +1,235 @@
+"""Flow: a density in data space, its samples, its inverse, its certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from idensenet.bijections import Bijection, Chain, ResidualBlock
+from idensenet.config import Config
+from idensenet.data.dequantization import dequantize, quantize
+from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
+from idensenet.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
+from idensenet.lipschitz import BlockCertificate, Certificate, LipschitzMap, OperatorNorms, fresh_norms
+from idensenet.lipschitz.dense import DenseLayer
+
+
+def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
+    """-log_prob / (D ln 2).
+
+    >>> bits_per_dim(torch.tensor(-8 * 3072 * math.log(2)), 3072)
+    tensor(8.)
+    """
+    return -log_prob / (dims * math.log(2))
+
+
+class Flow(nn.Module):
+    """p(x) = N(F(x); 0, I) |det J_F(x)|.
+
+    Without `levels`, x is a float tensor of shape [batch, *shape]. With `levels`, x holds integers (uint8) from 0 to
+    levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on.
+
+    Out of training, everything is a function of the data: all noise comes from (`seed`, content of the sample, block).
+    In training it comes from a generator.
+    """
+
+    seed = 0
+    config: Config | None = None  # what it was built from, if it was built from a configuration
+    _anchor: Tensor
+
+    def __init__(
+        self,
+        body: Bijection,
+        shape: Sequence[int],
+        latent_shape: Sequence[int] | None = None,
+        preprocess: Bijection | None = None,
+        levels: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.body, self.preprocess = body, preprocess or Chain([])
+        self.shape, self.latent_shape = tuple(shape), tuple(latent_shape or shape)
+        self.levels = levels
+        self.dims = math.prod(self.shape)
+        self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # knows device and dtype
+
+    # What goes in
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._anchor.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
+        if not isinstance(x, Tensor):
+            raise DtypeError(f"{what} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
+        if tuple(x.shape[1:]) != shape or x.ndim == 0:
+            raise ShapeError(f"{what} must have the shape (batch, {', '.join(map(str, shape))}), not {tuple(x.shape)}.")
+        if x.device != self.device:
+            raise DeviceError(f"{what} is on {x.device} but the flow is on {self.device}; move one of them with .to().")
+
+    def _check_float(self, x: Tensor, what: str) -> None:
+        if x.dtype != self.dtype:
+            raise DtypeError(f"{what} is {x.dtype} but the flow is {self.dtype}; convert one of them with .to().")
+        # a look at the values makes the host wait for an accelerator, so in training that is left to the data
+        if (not self.training or x.device.type == "cpu") and not bool(torch.isfinite(x).all()):
+            bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
+            raise NonFiniteError(
+                f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them."
+            )
+
+    def _check_data(self, x: Tensor, dequantized: bool) -> None:
+        self._check(x, self.shape, "x")
+        if self.levels is None:
+            self._check_float(x, "x")
+        elif dequantized:
+            self._check_float(x, "x")
+            if not self.training and len(x) and (float(x.min()) < 0 or float(x.max()) > self.levels):
+                raise ShapeError(
+                    f"Dequantised pixels must lie in [0, {self.levels}], not in [{float(x.min()):.4g}, {float(x.max()):.4g}]."
+                )
+        elif x.dtype != torch.uint8:
+            raise DtypeError(
+                f"x must hold integer levels 0 to {self.levels - 1} as torch.uint8, not {x.dtype}; "
+                "levels plus noise are taken with dequantized=True."
+            )
+        elif self.levels < 256 and not self.training and len(x) and int(x.max()) >= self.levels:
+            raise OptionError(
+                f"x has the level {int(x.max())}, but this flow knows 0 to {self.levels - 1}; rescale the images."
+            )
+
+    def _draws(self, x: Tensor, generator: torch.Generator | None) -> Draws:
+        if generator is not None or self.training:
+            return GeneratorDraws(generator)
+        return KeyedDraws.of(x, self.seed)
+
+    def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """x plus the noise that `forward` adds to it; x itself if there are no levels."""
+        self._check_data(x, False)
+        return x if self.levels is None else dequantize(x, self.dtype, self._draws(x, generator).fold(0))
+
+    # The flow
+
+    def initialize(self, batch: Tensor) -> None:
+        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
+        self._check_data(batch, False)
+        with torch.no_grad(), fresh_norms(self):
+            self._initialize_body(self.preprocess.encode(self.dequantize(batch)))
+
+    def _initialize_body(self, x: Tensor) -> None:
+        self.body.initialize(x)
+
+    def _prepare(self, x: Tensor, generator: torch.Generator | None, dequantized: bool) -> tuple[Tensor, Tensor, Draws]:
+        """The input of the body, the log-determinant so far, and the noise for the body."""
+        self._check_data(x, dequantized)
+        draws = self._draws(x, generator)
+        if self.levels is not None and not dequantized:
+            x = dequantize(x, self.dtype, draws.fold(0))
+        x, log_det = self.preprocess(x)
+        return x, log_det, draws.fold(1)
+
+    def _encode(self, x: Tensor, generator: torch.Generator | None, dequantized: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """z, the log-determinant of the preprocessing, and that of the body."""
+        with fresh_norms(self):
+            x, before, draws = self._prepare(x, generator, dequantized)
+            z, after = self.body(x, draws)
+        return z, before, after
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None, dequantized: bool = False) -> tuple[Tensor, Tensor]:
+        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
+        z, before, after = self._encode(x, generator, dequantized)
+        return z, before + after
+
+    def inverse(self, z: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map."""
+        self._check(z, self.latent_shape, "z")
+        self._check_float(z, "z")
+        with fresh_norms(self):
+            x, after = self.body.inverse(z, self._draws(z, generator).fold(1))
+            x, before = self.preprocess.inverse(x)
+        return x, before + after
+
+    def base_log_prob(self, z: Tensor) -> Tensor:
+        """log N(z; 0, I), per sample."""
+        return -0.5 * (z.flatten(1).square().sum(1) + self.dims * math.log(2 * math.pi))
+
+    def log_prob(self, x: Tensor, generator: torch.Generator | None = None, dequantized: bool = False) -> Tensor:
+        """log p(x) per sample in nats, in data space, every term counted."""
+        z, before, after = self._encode(x, generator, dequantized)
+        return self.base_log_prob(z) + before + after
+
+    def log_prob_terms(self, x: Tensor, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
+        z, before, after = self._encode(x, generator, False)
+        levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
+        return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
+
+    def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """-log p(x) / (D ln 2), per sample."""
+        return bits_per_dim(self.log_prob(x, generator), self.dims)
+
+    # Samples
+
+    def _latent(self, n: int, generator: torch.Generator | None, temperature: float) -> Tensor:
+        if n < 0 or temperature <= 0:
+            raise OptionError(f"n={n} must not be negative and temperature={temperature} must be positive.")
+        z = torch.randn((n, *self.latent_shape), generator=generator, dtype=self.dtype, device=self.device)
+        return z * temperature
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
+        """n draws from the model: uint8 levels if it has any, otherwise floats."""
+        z = self._latent(n, generator, temperature)
+        with fresh_norms(self):
+            x = self.preprocess.decode(self.body.decode(z))
+        return x if self.levels is None else quantize(x, self.levels)
+
+    def sample_and_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n draws as floats (levels plus noise, for images), differentiable, and their log-densities."""
+        z = self._latent(n, generator, 1.0)
+        x, log_det = self.inverse(z)
+        return x, self.base_log_prob(z) - log_det
+
+    # Guarantees
+
+    def named_blocks(self) -> list[tuple[str, ResidualBlock]]:
+        """The residual blocks as `scale.block`, in order."""
+        parts = list(self.body) if isinstance(self.body, Chain) else [self.body]
+        return [
+            (f"{i}.{j}", block)
+            for i, part in enumerate(parts, 1)
+            for j, block in enumerate((m for m in part.modules() if isinstance(m, ResidualBlock)), 1)
+        ]
+
+    def certify(self) -> Certificate:
+        """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
+        blocks = self.named_blocks()
+        norms = OperatorNorms(blocks[0][1].g.norm if blocks else 2.0)
+        with torch.no_grad(), fresh_norms(self):
+            rows = tuple(
+                BlockCertificate(
+                    name,
+                    block.lipschitz(norms),
+                    tuple((path, norms(m)) for path, m in block.g.named_modules() if isinstance(m, LipschitzMap)),
+                )
+                for name, block in blocks
+            )
+            lower, upper = self.body.bi_lipschitz(norms)
+        return Certificate(norms.norm, rows, lower, upper)
+
+    # The concatenation
+
+    def learn_concatenation(self, on: bool = True) -> None:
+        """Switch the learning of all concatenation weights on or off; off means no gradient at all."""
+        for module in self.modules():
+            if isinstance(module, DenseLayer):
+                module.learn(on)

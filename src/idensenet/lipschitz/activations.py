@@ -1,0 +1,191 @@
+"""Activations with a known Lipschitz constant, their derivative written out.
+
+`lipschitz(p)` is the constant for the p-norm on both sides, for p = 1, 2, infinity. A concatenated activation maps each
+number to two, so there the constants differ: the p-norm of the two derivatives. With d the derivative of swish,
+d(x) + d(-x) = 1 and sup d = 1.09984 (at every b > 0), which gives |d| + |1 - d| <= 1.19968 for p = 1, and
+sqrt(d^2 + (1 - d)^2) <= 1.10437 for p = 2.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idensenet.errors import UnknownNameError, nearest
+from idensenet.lipschitz.linearmap import DiagonalMap, LinearMap, StackedDiagonalMap
+
+SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
+
+
+class Activation(nn.Module, ABC):
+    """An elementwise map; `expansion` is how many numbers it makes of one (along channels)."""
+
+    expansion = 1
+
+    @abstractmethod
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor: ...
+
+    def lipschitz(self, norm: float) -> float:
+        return 1.0
+
+
+def swish(x: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """x sigmoid(b x) and its derivative, b = softplus(beta)."""
+    b = F.softplus(beta)
+    s = torch.sigmoid(b * x)
+    value = x * s
+    return value, s + b * value * (1 - s)
+
+
+class LipSwish(Activation):
+    """x sigmoid(b x) / 1.1 with b = softplus(beta); constant 1.09984 / 1.1 (Chen et al., 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        value, slope = swish(x, self.beta)
+        return value / 1.1, DiagonalMap(slope / 1.1)
+
+    def lipschitz(self, norm: float) -> float:
+        return SWISH_SLOPE / 1.1
+
+
+class LeakyLipSwish(Activation):
+    """a x + (1 - a) LipSwish(x) with a = sigmoid(alpha): the paper's LeakyLSwish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(0.5))
+        self.alpha = nn.Parameter(torch.tensor(-3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = torch.sigmoid(self.alpha)
+        return a * x + (1 - a) * x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        value, slope = swish(x, self.beta)
+        a = torch.sigmoid(self.alpha)
+        return a * x + (1 - a) * value / 1.1, DiagonalMap(a + (1 - a) * slope / 1.1)
+
+    def lipschitz(self, norm: float) -> float:
+        return 1.0  # for every alpha
+
+
+class CLipSwish(Activation):
+    """[LipSwish(x) ; LipSwish(-x)] / c along channels, c = 1.004 for the Euclidean norm (the paper, section 3.4)."""
+
+    expansion = 2
+    divisors = {1.0: 1.0907, 2.0: 1.004, math.inf: 1.0}  # noqa: RUF012
+
+    def __init__(self, norm: float = 2.0) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(0.5))
+        self.scale = 1 / (1.1 * self.divisors[float(norm)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = x * torch.sigmoid(F.softplus(self.beta) * x)
+        return torch.cat([value, value - x], 1) * self.scale  # swish(-x) = swish(x) - x
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        value, slope = swish(x, self.beta)
+        slope = slope * self.scale
+        return torch.cat([value, value - x], 1) * self.scale, StackedDiagonalMap(slope, slope - self.scale)
+
+    def lipschitz(self, norm: float) -> float:
+        other = 1 - SWISH_SLOPE
+        pair = {1.0: SWISH_SLOPE - other, 2.0: math.hypot(SWISH_SLOPE, other), math.inf: SWISH_SLOPE}
+        return pair[float(norm)] * self.scale
+
+
+class CReLU(Activation):
+    """[relu(x) ; relu(-x)] along channels."""
+
+    expansion = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([torch.relu(x), torch.relu(-x)], 1)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        return self.forward(x), StackedDiagonalMap((x > 0).to(x.dtype), -(x < 0).to(x.dtype))
+
+
+class ReLU(Activation):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        return torch.relu(x), DiagonalMap((x > 0).to(x.dtype))
+
+
+class ELU(Activation):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(x)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        return F.elu(x), DiagonalMap(torch.exp(x.clamp(max=0)))
+
+
+class Tanh(Activation):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        y = torch.tanh(x)
+        return y, DiagonalMap(1 - y * y)
+
+
+class Sigmoid(Activation):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        y = torch.sigmoid(x)
+        return y, DiagonalMap(y * (1 - y))
+
+    def lipschitz(self, norm: float) -> float:
+        return 0.25
+
+
+class Identity(Activation):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        return x, DiagonalMap(torch.ones_like(x))
+
+
+ACTIVATIONS: dict[str, Callable[[float], Activation]] = {
+    "lipswish": lambda norm: LipSwish(),
+    "leakylipswish": lambda norm: LeakyLipSwish(),
+    "clipswish": CLipSwish,
+    "crelu": lambda norm: CReLU(),
+    "relu": lambda norm: ReLU(),
+    "elu": lambda norm: ELU(),
+    "tanh": lambda norm: Tanh(),
+    "sigmoid": lambda norm: Sigmoid(),
+    "identity": lambda norm: Identity(),
+}
+
+
+def activation(name: str, norm: float = 2.0) -> Activation:
+    """An activation by name.
+
+    >>> activation("clipswish")(torch.zeros(1, 3)).shape
+    torch.Size([1, 6])
+    """
+    if name not in ACTIVATIONS:
+        raise UnknownNameError(f"There is no activation {name!r}; {nearest(name, sorted(ACTIVATIONS))}")
+    return ACTIVATIONS[name](norm)

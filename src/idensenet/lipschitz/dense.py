@@ -1,0 +1,63 @@
+"""The weighted concatenation: h(x) = lip * [eta1_hat x ; eta2_hat phi(W x + b)]."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idensenet.lipschitz.activations import Activation
+from idensenet.lipschitz.linear import LipschitzMap
+from idensenet.lipschitz.linearmap import Composition, DenseLayerMap, LinearMap
+
+
+def p_norm(pair: tuple[float, float], p: float) -> float:
+    return max(pair) if math.isinf(p) else (pair[0] ** p + pair[1] ** p) ** (1 / p)
+
+
+class DenseLayer(nn.Module):
+    """Concatenates its input with a transformation of it, weighted so that the whole is `lip`-Lipschitz.
+
+    eta = softplus(k) + 0.1, divided by the p-norm of the pair (appendix B of the paper: the concatenation of a K1- and a
+    K2-Lipschitz map is (K1^p + K2^p)^(1/p)-Lipschitz). A fixed concatenation has no k; a learnable one can be frozen and
+    switched on with `learn`.
+    """
+
+    def __init__(self, linear: LipschitzMap, activation: Activation, learnable: bool = True, lip: float = 0.98) -> None:
+        super().__init__()
+        self.linear, self.activation, self.lip = linear, activation, lip
+        if learnable:
+            self.k = nn.Parameter(torch.ones(2))
+        else:
+            self.register_buffer("k", torch.ones(2))
+
+    def learn(self, on: bool = True) -> None:
+        """Switch the learning of the concatenation on or off; a fixed one stays fixed."""
+        if isinstance(self.k, nn.Parameter):
+            self.k.requires_grad_(on)
+            if not on:
+                self.k.grad = None
+
+    def eta(self) -> Tensor:
+        """The two normalised weights of input and transformation, without `lip`."""
+        eta = F.softplus(self.k) + 0.1
+        size: Tensor = torch.linalg.vector_norm(eta, self.linear.norm)
+        return eta / size
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = (self.lip * self.eta()).unbind()
+        return torch.cat([a * x, b * self.activation(self.linear(x))], 1)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        a, b = (self.lip * self.eta()).unbind()
+        pre, first = self.linear.linearize(x)
+        y, second = self.activation.linearize(pre)
+        inner = Composition([first, second])
+        return torch.cat([a * x, b * y], 1), DenseLayerMap(a, b, inner, x.shape[1], 1 - x.ndim)
+
+    def lipschitz(self, linear_norm: float) -> float:
+        """A bound for the layer, given one for its linear map."""
+        a, b = (self.lip * self.eta().detach().double()).tolist()
+        return p_norm((a, b * linear_norm * self.activation.lipschitz(self.linear.norm)), self.linear.norm)

@@ -1,0 +1,276 @@
+"""Linear layers whose norm never exceeds `coeff`: weight / max(1, sigma(weight) / coeff).
+
+The norm is that of the operator. It is kept with the weights (`left`, `right`, `sigma`: saved state) beside a fingerprint
+of the weights it belongs to, and `fresh_norms` brings it up to date on entry of every public call: whatever wrote the
+weights (an optimiser, a load, averaging, `.data`), the next use sees norms for these weights, and if they have not
+changed, nothing is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idensenet.errors import OptionError, ShapeError
+from idensenet.lipschitz import norms
+from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
+
+_SMALL = 1 << 14  # weights up to this size are fingerprinted together
+
+
+class LipschitzMap(nn.Module, ABC):
+    """An affine map x -> W x + b with |W| <= coeff in the chosen norm."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+    left: Tensor
+    right: Tensor
+    sigma: Tensor
+    fingerprint: Tensor
+
+    def __init__(self, weight: Tensor, coeff: float, norm: float, left: Tensor, right: Tensor) -> None:
+        super().__init__()
+        if not 0 < coeff < 1:
+            raise OptionError(f"coeff={coeff} must lie strictly between 0 and 1, or the block may have no inverse.")
+        self.coeff, self.norm = coeff, norms.checked_norm(norm)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(weight.new_zeros(len(weight)))
+        self.register_buffer("left", left)
+        self.register_buffer("right", right)
+        self.register_buffer("sigma", torch.ones(()))
+        self.register_buffer("fingerprint", torch.tensor(-1))
+        self._gradient: Tensor | None = None
+        self._normalized: Tensor | None = None
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        bound = 1 / math.sqrt(weight[0].numel())
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    @property
+    @abstractmethod
+    def as_matrix(self) -> bool:
+        """Whether the operator's norm is that of the weight as a matrix."""
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int] | None:
+        """The map a convolution acts on; None for a matrix."""
+
+    @abstractmethod
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor: ...
+
+    def set_norm(self, sigma: Tensor, left: Tensor, right: Tensor, fingerprint: Tensor) -> None:
+        self.sigma.copy_(sigma)
+        self.left.copy_(left)
+        self.right.copy_(right)
+        self.fingerprint.copy_(fingerprint)
+        self._gradient = self._normalized = None
+
+    def norm_gradient(self) -> Tensor:
+        """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
+        if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
+            with torch.enable_grad():
+                if self.norm != 2:
+                    weight = self.weight.detach().requires_grad_()
+                    (self._gradient,) = torch.autograd.grad(norms.induced_norm(weight, self.norm, self.size), weight)
+                elif self.as_matrix:
+                    self._gradient = torch.outer(self.left.flatten(), self.right.flatten()).view_as(self.weight)
+                else:
+                    self._gradient = norms.convolution_norm_gradient(self.left, self.right, self.weight.shape[-1])
+        return self._gradient
+
+    def normalized_weight(self) -> Tensor:
+        """The weight in use. It carries a graph where gradients are recorded, and is cached where they are not."""
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
+            ensure_fresh(self)
+        if torch.is_grad_enabled() and self.weight.requires_grad:
+            product = (self.norm_gradient() * self.weight).sum()
+            sigma = self.sigma + (product - product.detach())
+            return self.weight / torch.clamp(sigma / self.coeff, min=1)
+        cached = self._normalized
+        if compiling or cached is None or cached.device != self.weight.device or cached.dtype != self.weight.dtype:
+            cached = self.weight.detach() / torch.clamp(self.sigma / self.coeff, min=1)
+            if not compiling:
+                self._normalized = cached
+        return cached
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_gradient": None, "_normalized": None}
+
+
+class LipschitzLinear(LipschitzMap):
+    """W x + b on vectors, the norm exact.
+
+    >>> layer = LipschitzLinear(3, 2, coeff=0.9)
+    >>> bool(torch.linalg.matrix_norm(layer.normalized_weight(), 2) <= 0.9 + 1e-6)
+    True
+    """
+
+    def __init__(self, inputs: int, outputs: int, coeff: float = 0.98, norm: float = 2.0) -> None:
+        super().__init__(torch.empty(outputs, inputs), coeff, norm, torch.zeros(outputs), torch.zeros(inputs))
+
+    @property
+    def as_matrix(self) -> bool:
+        return True
+
+    @property
+    def size(self) -> None:
+        return None
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.weight.shape[1]:
+            raise ShapeError(
+                f"This layer takes vectors of {self.weight.shape[1]} numbers, not a tensor of shape {tuple(x.shape)}."
+            )
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(self._checked(x), self.normalized_weight(), self.bias)
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        weight = self.normalized_weight()
+        return torch.nn.functional.linear(self._checked(x), weight, self.bias), MatrixMap(weight)
+
+
+class LipschitzConv2d(LipschitzMap):
+    """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, size: tuple[int, int], coeff: float = 0.98, norm: float = 2.0
+    ) -> None:
+        if kernel % 2 == 0:
+            raise OptionError(f"kernel={kernel} must be odd, so that the convolution keeps the size of its map.")
+        maps = (1, 1) if kernel == 1 else size
+        start = torch.Generator().manual_seed(0)  # the same on every rank, and no draw from anybody's generator
+        right = torch.randn(inputs, *maps, generator=start)
+        super().__init__(
+            torch.empty(outputs, inputs, kernel, kernel), coeff, norm, torch.zeros(outputs, *maps), right / right.norm()
+        )
+        self._size = size
+        self.tolerance = 1e-3
+
+    @property
+    def as_matrix(self) -> bool:
+        return self.weight.shape[-1] == 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._size
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.shape[-3:] != (self.weight.shape[1], *self._size):
+            want = (self.weight.shape[1], *self._size)
+            raise ShapeError(f"This convolution takes maps of shape {want}, not a tensor of shape {tuple(x.shape)}.")
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolve(self._checked(x), self.normalized_weight()) + self.bias[:, None, None]
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        weight = self.normalized_weight()
+        return convolve(self._checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
+
+
+@lru_cache(maxsize=64)
+def _places(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Odd multipliers by position within each layer, and the layer of each number, for layers laid end to end."""
+    multiplier = torch.cat([torch.arange(1, 2 * n, 2, device=device) for n in sizes])
+    segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), torch.tensor(sizes, device=device))
+    return multiplier, segment
+
+
+def _bits(weight: Tensor) -> Tensor:
+    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
+    return weight.detach().contiguous().view(width).flatten()
+
+
+def fingerprints(weights: Sequence[Tensor]) -> Tensor:
+    """One int64 per weight, from all its bits; changing any one number changes it. The same on every device."""
+    result = torch.zeros(len(weights), dtype=torch.int64, device=weights[0].device)
+    small = [i for i, w in enumerate(weights) if w.numel() <= _SMALL]
+    if small:
+        multiplier, segment = _places(tuple(weights[i].numel() for i in small), result.device)
+        bits = torch.cat([_bits(weights[i]) for i in small]).long()
+        sums = torch.zeros(len(small), dtype=torch.int64, device=result.device).index_add_(0, segment, bits * multiplier)
+        result[small] = sums
+    for i, w in enumerate(weights):
+        if w.numel() > _SMALL:
+            bits = _bits(w)
+            odd = torch.arange(1, 2 * bits.numel(), 2, device=bits.device, dtype=torch.int32).to(bits.dtype)
+            result[i] = (bits * odd).sum(dtype=torch.int64)
+    return result
+
+
+def refresh_norms(root: nn.Module) -> int:
+    """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
+    with torch.no_grad():
+        maps = [m for m in root.modules() if isinstance(m, LipschitzMap)]
+        if not maps:
+            return 0
+        found = fingerprints([m.weight for m in maps])
+        known = torch.stack([m.fingerprint for m in maps])
+        groups = defaultdict(list)
+        for i, same in enumerate((found == known).tolist()):
+            if not same:
+                m = maps[i]
+                groups[type(m), m.weight.shape, m.norm, m.size, m.weight.dtype, getattr(m, "tolerance", 0.0)].append(i)
+        for members in groups.values():
+            _update([maps[i] for i in members], found[members])
+    return sum(map(len, groups.values()))
+
+
+def _update(maps: list[LipschitzMap], found: Tensor) -> None:
+    first = maps[0]
+    weight = torch.stack([m.weight for m in maps])
+    if first.norm != 2:
+        sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
+        left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
+    elif first.as_matrix:
+        sigma, left, right = norms.matrix_norms(weight.flatten(2) if weight.ndim == 3 else weight.flatten(2, 4))
+    else:
+        assert isinstance(first, LipschitzConv2d)
+        sigma, left, right = norms.convolution_norms(weight, torch.stack([m.right for m in maps]), first.tolerance)
+    for i, m in enumerate(maps):
+        m.set_norm(sigma[i], left[i].view_as(m.left), right[i].view_as(m.right), found[i])
+
+
+class _Scope(threading.local):
+    depth = 0
+
+
+_scope = _Scope()
+
+
+@contextmanager
+def norms_settled() -> Iterator[None]:
+    """Inside, weights do not change, so their norms are not looked at again."""
+    _scope.depth += 1
+    try:
+        yield
+    finally:
+        _scope.depth -= 1
+
+
+@contextmanager
+def fresh_norms(root: nn.Module) -> Iterator[None]:
+    """Norms under `root` are those of the weights, inside. Nested uses cost nothing."""
+    if _scope.depth == 0:
+        refresh_norms(root)
+    with norms_settled():
+        yield
+
+
+def ensure_fresh(layer: LipschitzMap) -> None:
+    if _scope.depth == 0:
+        refresh_norms(layer)

@@ -1,0 +1,21 @@
+"""log|det(I + J_g(x))|: exact, truncated, by roulette, adaptive."""
+
+from idensenet.logdet.adaptive import AdaptiveLogDet
+from idensenet.logdet.base import Estimate, LogDet
+from idensenet.logdet.exact import ExactLogDet, jacobian
+from idensenet.logdet.roulette import Geometric, Law, Poisson, RouletteLogDet
+from idensenet.logdet.series import SeriesLogDet, series_log_det
+
+__all__ = [
+    "AdaptiveLogDet",
+    "Estimate",
+    "ExactLogDet",
+    "Geometric",
+    "Law",
+    "LogDet",
+    "Poisson",
+    "RouletteLogDet",
+    "SeriesLogDet",
+    "jacobian",
+    "series_log_det",
+]

@@ -1,0 +1,37 @@
+"""log|det(I + J_g(x))|: one interface for all ways to get it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from idensenet.draws import Draws
+from idensenet.lipschitz.linearmap import LinearMap
+
+
+class Linearizable(Protocol):
+    """A residual branch g, as far as the log-determinant is concerned."""
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """log|det(I + J)| per sample. `standard_error` is None for an exact value or a single probe."""
+
+    value: Tensor
+    standard_error: Tensor | None = None
+
+
+class LogDet(ABC):
+    """A way to compute the log-determinant. Nothing is drawn but from `draws`."""
+
+    @abstractmethod
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+        """g(x), and the log-determinant of x -> x + g(x) at x.
+
+        With `recompute` the backward pass rebuilds the block instead of keeping it; no number changes.
+        """

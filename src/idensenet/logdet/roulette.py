@@ -1,0 +1,92 @@
+"""Russian roulette: some terms for certain, the rest by chance, each divided by the chance that it is reached."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from idensenet.draws import Draws
+from idensenet.errors import OptionError
+from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.gradient import neumann
+from idensenet.logdet.series import Probe, checked_counts, draw_probes, over_probes, weighted_series
+
+
+class Law(ABC):
+    """The law of N >= 0, the number of terms beyond those taken for certain."""
+
+    limit: int  # P(N > limit) is below 1e-16
+
+    @abstractmethod
+    def survival(self, n: Tensor) -> Tensor:
+        """P(N >= n), float64."""
+
+    def draw(self, uniform: Tensor) -> Tensor:
+        """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n)."""
+        table = self.survival(torch.arange(1, self.limit + 1, device=uniform.device, dtype=torch.float64))
+        return torch.searchsorted(-table, -uniform.contiguous(), right=False)
+
+    def weights(self, lengths: Tensor, exact_terms: int, terms: int) -> Tensor:
+        """[terms, len(lengths)]: 1 for the exact terms, then 1 / P(N >= j) up to each length, then 0."""
+        j = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device, dtype=torch.float64)[:, None]
+        survival = torch.where(j >= 1, self.survival(j.clamp(min=1)), 1.0)
+        return torch.where(j <= lengths, 1 / survival, 0.0)
+
+
+class Geometric(Law):
+    """P(N >= n) = (1 - p)^n. The variance is finite where 1 - p > rho^2, rho the spectral radius of J."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 < p < 1:
+            raise OptionError(f"p={p} of a geometric law must lie strictly between 0 and 1.")
+        self.p = p
+        self.limit = math.ceil(-40 / math.log1p(-p))
+
+    def survival(self, n: Tensor) -> Tensor:
+        return (1 - self.p) ** n.double()
+
+
+class Poisson(Law):
+    """P(N >= n) of a Poisson law; the paper's choice, with mean 2. In theory its variance is infinite for every rho > 0."""
+
+    def __init__(self, mean: float = 2.0) -> None:
+        if not mean > 0:
+            raise OptionError(f"mean={mean} of a Poisson law must be positive.")
+        self.mean = mean
+        self.limit = int(mean + 20 * mean**0.5 + 20)
+
+    def survival(self, n: Tensor) -> Tensor:
+        n = n.double()
+        tail = torch.special.gammainc(n.clamp(min=1), torch.full_like(n, self.mean))
+        return torch.where(n >= 1, tail, 1.0)
+
+
+class RouletteLogDet(LogDet):
+    """`exact_terms` terms for certain, the rest by `law`: unbiased (Chen et al., 2019)."""
+
+    def __init__(
+        self,
+        law: Law | None = None,
+        exact_terms: int = 2,
+        probes: int = 1,
+        probe: Probe = "rademacher",
+    ) -> None:
+        checked_counts(exact_terms=exact_terms, probes=probes)
+        self.law = law or Poisson(2.0)
+        self.exact_terms, self.probes, self.probe = exact_terms, probes, probe
+
+    def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
+        """The weights of as many terms as the longest series of the batch has."""
+        lengths = self.law.draw(draws.lengths(len(x), x.device))
+        terms = self.exact_terms + int(lengths.max())
+        return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)
+
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe)
+        weights = self.draw_weights(draws, x)
+        gx, values = neumann(g, x, probe, partial(weighted_series, weights), recompute)
+        return gx, over_probes(values)

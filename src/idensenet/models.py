@@ -1,0 +1,269 @@
+"""Recipe -> Flow: the only builder; and models on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idensenet.bijections import (
+    ActNorm,
+    Affine,
+    Bijection,
+    Chain,
+    Coupling,
+    Flatten,
+    Invert,
+    InvertibleConv1x1,
+    Logit,
+    ResidualBlock,
+    Split,
+    Squeeze,
+    channel_mask,
+    checkerboard_mask,
+    coupling_net,
+)
+from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
+from idensenet.errors import CheckpointError, InputError, OptionError, ShapeError, nearest
+from idensenet.flow import Flow
+from idensenet.hybrid import Classifier, Head, HybridFlow
+from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
+from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Law, LogDet, Poisson, RouletteLogDet, SeriesLogDet
+from idensenet.logdet.series import Probe
+from idensenet.solve import Anderson, Newton, Picard, Solver
+
+
+def _choose(what: str, name: str, options: dict[str, Callable[[], Any]]) -> Any:
+    if name not in options:
+        raise OptionError(f"{what}={name!r} is not known; {nearest(name, sorted(options))}")
+    return options[name]()
+
+
+def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
+    """The estimator that a configuration asks for, in training or in evaluation."""
+    probe: Probe = _choose("logdet.probe", config.probe, {"rademacher": lambda: "rademacher", "gaussian": lambda: "gaussian"})
+    probes = config.eval_probes if evaluation else config.probes
+    law: Law = _choose(
+        "logdet.law",
+        config.law,
+        {"poisson": lambda: Poisson(config.law_parameter), "geometric": lambda: Geometric(config.law_parameter)},
+    )
+    chosen: LogDet = _choose(
+        "logdet.eval_method" if evaluation else "logdet.method",
+        config.eval_method if evaluation else config.method,
+        {
+            "exact": ExactLogDet,
+            "series": lambda: SeriesLogDet(config.eval_terms if evaluation else config.terms, probes, probe),
+            "roulette": lambda: RouletteLogDet(law, config.eval_terms if evaluation else config.exact_terms, probes, probe),
+            "adaptive": lambda: AdaptiveLogDet(config.tolerance, probes=probes, probe=probe),
+        },
+    )
+    return chosen
+
+
+def make_solver(config: SolverConfig) -> Solver:
+    kinds: dict[str, Callable[[], Any]] = {"picard": lambda: Picard, "anderson": lambda: Anderson, "newton": lambda: Newton}
+    solver: Solver = _choose("solver.method", config.method, kinds)(config.tol, config.max_steps)
+    return solver
+
+
+class Builder:
+    """Builds the parts of one flow."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.model = config, config.model
+        m = self.model
+        self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation)
+        self.built = 0  # blocks so far: the very first one differs
+
+    def _residual(self, g: Network) -> ResidualBlock:
+        logdet = self.config.logdet
+        return ResidualBlock(
+            g,
+            make_log_det(logdet),
+            make_log_det(logdet, evaluation=True),
+            make_solver(self.config.solver),
+            logdet.recompute,
+        )
+
+    def _network(self, shape: Sequence[int], image: bool) -> Network:
+        m, c = self.model, shape[0]
+        activate = self.built > 0 or not image
+        if m.block == "dense":
+            return dense_block(shape, m.depth, m.growth, self.pieces)
+        if m.block == "extended":
+            widths = [c + m.growth * (i + 1) for i in range(m.depth)]
+            return residual_net(shape, widths, [*[3] * m.depth, 1], self.pieces, activate, small_last=not image)
+        if image:
+            return residual_net(shape, [m.width] * 2, [3, 1, 3], self.pieces, activate)
+        return residual_net(shape, [m.width] * m.depth, [1] * (m.depth + 1), self.pieces, activate, small_last=True)
+
+    def _fc_network(self, dims: int) -> Network:
+        m = self.model
+        if m.block == "dense":
+            return dense_block([dims], m.depth, m.fc_growth, self.pieces, first=m.fc_first)
+        if m.block == "extended":
+            widths = [m.fc_first + m.fc_growth * i for i in range(m.depth + 1)]
+        else:
+            widths = [m.fc_width] * 2
+        return residual_net([dims], widths, [1] * (len(widths) + 1), self.pieces)
+
+    def block(self, shape: Sequence[int], first_scale: bool) -> list[Bijection]:
+        """One block, and the ActNorms that stand around it."""
+        m = self.model
+        parts: list[Bijection] = [ActNorm(shape[0])] if m.actnorm and self.built == 0 else []
+        if m.block in ("coupling", "glow"):
+            if m.block == "glow":
+                parts.append(InvertibleConv1x1(shape[0]))
+            mask = (checkerboard_mask if first_scale and len(shape) == 3 else channel_mask)(shape, self.built % 2 == 1)
+            parts.append(Coupling(coupling_net(shape, m.width), mask))
+        else:
+            parts.append(self._residual(self._network(shape, len(shape) == 3)))
+        self.built += 1
+        return [*parts, ActNorm(shape[0])] if m.actnorm else parts
+
+    def fully_connected(self, shape: Sequence[int]) -> Chain:
+        m, dims = self.model, math.prod(shape)
+        parts: list[Bijection] = [Flatten(shape)]
+        for i in range(m.fc_blocks):
+            if m.block in ("coupling", "glow"):
+                parts.append(Coupling(coupling_net([dims], m.fc_width), channel_mask([dims], i % 2 == 1)))
+            else:
+                parts.append(self._residual(self._fc_network(dims)))
+            if m.actnorm:
+                parts.append(ActNorm(dims))
+        return Chain([*parts, Invert(Flatten(shape))])
+
+    def body(self) -> tuple[Chain, list[tuple[int, ...]]]:
+        """The scales, and the shape after each of them."""
+        m = self.model
+        shape = m.shape
+        scales: list[Chain] = []
+        shapes: list[tuple[int, ...]] = []
+        for i, count in enumerate(m.blocks):
+            parts = [part for _ in range(count) for part in self.block(shape, i == 0)]
+            if i < len(m.blocks) - 1:
+                if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
+                    raise ShapeError(
+                        f"{len(m.blocks)} scales halve the image {len(m.blocks) - 1} times, which {tuple(m.shape)} does not "
+                        f"allow: both sides must be multiples of {2 ** (len(m.blocks) - 1)}."
+                    )
+                parts.append(Squeeze())
+                shape = (4 * shape[0], shape[1] // 2, shape[2] // 2)
+                if m.factor_out:
+                    scales.append(Chain(parts))
+                    shapes.append(shape)
+                    shape = (shape[0] - shape[0] // 2, *shape[1:])
+                    continue
+            scales.append(Chain(parts))
+            shapes.append(shape)
+        if m.fc_blocks:
+            scales.append(self.fully_connected(shape))
+            shapes.append(shape)
+        if not m.factor_out or len(m.blocks) == 1:
+            return Chain(scales), shapes
+        rest = Chain(scales[len(m.blocks) - 1 :])
+        for i in reversed(range(len(m.blocks) - 1)):
+            rest = Chain([*scales[i], Split(shapes[i], rest)])
+        return rest, [(math.prod(m.shape),)]
+
+    def preprocess(self) -> Chain:
+        m = self.model
+        if m.preprocess not in ("none", "logit", "normalize"):
+            raise OptionError(f"preprocess={m.preprocess!r} is not known; use 'none', 'logit' or 'normalize'.")
+        parts: list[Bijection] = []
+        if m.levels is not None:
+            if not 2 <= m.levels <= 256:
+                raise OptionError(f"levels={m.levels} must lie between 2 and 256.")
+            parts.append(Affine(torch.zeros(()), torch.tensor(float(m.levels))))
+        if m.preprocess == "logit":
+            parts.append(Logit(m.alpha))
+        elif m.preprocess == "normalize":
+            if len(m.mean) != m.shape[0] or len(m.std) != m.shape[0]:
+                raise OptionError(f"mean and std need one number for each of the {m.shape[0]} channels.")
+            parts.append(Affine.normalize(m.mean, m.std))
+        return Chain(parts)
+
+    def flow(self) -> Flow:
+        m = self.model
+        known = ("dense", "residual", "extended", "coupling", "glow")
+        if m.block not in known:
+            raise OptionError(f"block={m.block!r} is not known; {nearest(m.block, list(known))}")
+        if len(m.shape) not in (1, 3) or min(m.shape) < 1 or not m.blocks or min(m.blocks) < 1:
+            raise ShapeError(
+                f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."
+            )
+        body, shapes = self.body()
+        if m.classes is None:
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels)
+        if m.factor_out or m.levels is None or len(m.shape) != 3:
+            raise OptionError("A hybrid model (classes) needs images with levels, and factor_out=False.")
+        scales = len(m.blocks)
+        taps = [*range(scales - 1), len(shapes) - 1]
+        classifier = Classifier({i: Head(shapes[i][0], m.head_width) for i in taps}, m.classes)
+        return HybridFlow(body, classifier, m.shape, shapes[-1], self.preprocess(), m.levels)
+
+
+def build(name: str, **overrides: Any) -> Flow:
+    """An untrained model of a recipe, with overrides of its options.
+
+    >>> build("toy-idensenet").num_parameters
+    10230
+    >>> build("toy-idensenet", depth=2, logdet={"method": "roulette"}).num_parameters
+    4410
+    """
+    return build_config(recipe(name).config.replace(**overrides))
+
+
+def build_config(config: Config) -> Flow:
+    flow = Builder(config).flow().eval()
+    flow.config = config
+    return flow
+
+
+def save(flow: Flow, path: str | Path) -> Path:
+    """Write a model to a folder: weights as safetensors, configuration as JSON. Each file appears whole or not at all."""
+    from safetensors.torch import save_file
+
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {k: v.detach().contiguous() for k, v in flow.state_dict().items()}
+    if flow.config is None:
+        raise InputError("Only a flow that build() or load() made can be saved to a folder; use its state_dict() otherwise.")
+    config = flow.config.as_dict()
+    text = json.dumps({"format": 1, "dtype": str(flow.dtype).removeprefix("torch."), "config": config}, indent=1)
+    weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
+    save_file(state, weights_part)
+    config_part.write_text(text + "\n")
+    for part in (weights_part, config_part):
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(part.with_suffix(""))
+    return folder
+
+
+def load(path: str | Path, device: str | torch.device = "cpu") -> Flow:
+    """A model from a folder that `save` wrote, ready for evaluation."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(path)
+    missing = [name for name in ("model.json", "model.safetensors") if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{folder} holds no saved model: {missing[0]} is missing; give the folder that save() wrote.")
+    try:
+        description = json.loads((folder / "model.json").read_text())
+        state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
+        flow = build_config(Config.from_dict(description["config"]))
+        flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
+    except (SafetensorError, json.JSONDecodeError, KeyError, RuntimeError) as error:
+        raise CheckpointError(
+            f"The model in {folder} is damaged or of another version: {str(error).splitlines()[0]}"
+        ) from error
+    return flow.eval()

@@ -1,0 +1,57 @@
+"""What a solver found, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from idensenet.errors import ConvergenceError
+
+
+class Status(IntEnum):
+    CONVERGED = 0
+    STEP_LIMIT = 1
+    DIVERGED = 2
+
+
+@dataclass(frozen=True)
+class Solution:
+    """x with x + g(x) = y up to `residual`, all per sample.
+
+    `residual` is the Euclidean norm of x + g(x) - y; `growth` the largest factor by which a plain fixed-point step changed
+    it, which a contractive g keeps below one (in its own norm).
+    """
+
+    value: Tensor
+    status: Tensor
+    steps: Tensor
+    residual: Tensor
+    growth: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        return self.status == Status.CONVERGED
+
+    def error_bound(self, lipschitz: float) -> Tensor:
+        """How far x can be from the true inverse if Lip(g) <= lipschitz < 1, in the Euclidean norm."""
+        return self.residual / (1 - lipschitz) if lipschitz < 1 else torch.full_like(self.residual, torch.inf)
+
+    def raise_unless_converged(self) -> None:
+        bad = (~self.converged).nonzero().flatten().tolist()
+        if not bad:
+            return
+        worst = max(bad, key=lambda i: float(self.residual[i].nan_to_num(torch.inf)))
+        shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
+        text = (
+            f"The inverse did not converge for {len(bad)} of {len(self.status)} samples ({shown}): "
+            f"the worst residual is {float(self.residual[worst]):.3g} after {int(self.steps[worst])} steps"
+        )
+        growth = float(self.growth[bad].max())
+        if growth >= 1:
+            text += f"; g is not contractive (a step multiplied the residual by {growth:.3g}), see certify()."
+        else:
+            text += "; allow more steps (max_steps) or a larger tolerance (tol)."
+        raise ConvergenceError(text)

@@ -1,0 +1,122 @@
+"""Solving x + g(x) = y, sample by sample: small objects that propose a step, and one loop that drives them all."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from idensenet.errors import OptionError
+from idensenet.solve.solution import Solution, Status
+
+Function = Callable[[Tensor], Tensor]
+
+
+class PerSample(ABC):
+    """A function that differs from sample to sample, so that it must know which of them are still running."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def take(self, index: Tensor) -> PerSample: ...
+
+
+class Memory(ABC):
+    """What a solver remembers of the samples that are still running."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> None:
+        """Keep these samples only."""
+
+
+class NoMemory(Memory):
+    def take(self, index: Tensor) -> None:
+        pass
+
+
+class Solver(ABC):
+    """Proposes the next point; the loop evaluates it and falls back to the fixed-point step where it did not help.
+
+    `tol` is the residual asked for, per square root of a dimension (the Euclidean norm is compared with tol * sqrt(D)); by
+    default 1e-6 in float32 and 1e-12 in float64. It is never asked to be below the rounding of y itself.
+    """
+
+    accelerated = True  # whether a proposal is more than the fixed-point step
+
+    def __init__(self, tol: float | None = None, max_steps: int = 1000) -> None:
+        if tol is not None and not tol > 0:
+            raise OptionError(f"tol={tol} must be positive.")
+        if max_steps < 1:
+            raise OptionError(f"max_steps={max_steps} must be at least 1.")
+        self.tol, self.max_steps = tol, max_steps
+
+    def memory(self, x: Tensor) -> Memory:
+        return NoMemory()
+
+    @abstractmethod
+    def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
+        """The next points, given the last accepted ones; `plain` marks samples whose last proposal was refused."""
+
+
+def spread(mask: Tensor, x: Tensor) -> Tensor:
+    """A per-sample mask in the shape of x."""
+    return mask.view(-1, *[1] * (x.ndim - 1))
+
+
+def default_tol(dtype: torch.dtype) -> float:
+    return 1e-12 if dtype == torch.float64 else 1e-6
+
+
+@torch.no_grad()
+def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
+    """x with x + g(x) = y, to the solver's tolerance where it can be had."""
+
+    def size(r: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(r.flatten(1), dim=1)
+
+    def residual_at(x: Tensor, target: Tensor) -> Tensor:
+        return x + g(x) - target
+
+    tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
+    dims = math.prod(y.shape[1:])
+    goal = torch.clamp(4 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
+    value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
+    steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
+
+    index = torch.arange(len(y), device=y.device)
+    x, target = y, y
+    r = residual_at(x, target)
+    now = size(r)
+    first = now.clone()
+    memory = solver.memory(x)
+    plain = torch.full_like(index, not solver.accelerated, dtype=torch.bool)  # who takes a fixed-point step
+    for step in range(solver.max_steps + 1):
+        done = now <= goal[index]
+        lost = ~torch.isfinite(now) | (now > 1e6 * (first[index] + 1))
+        value[index], norm[index], steps[index] = x, now, step
+        status[index] = torch.where(done, int(Status.CONVERGED), torch.where(lost, int(Status.DIVERGED), status[index]))
+        keep = (~(done | lost)).nonzero().flatten()
+        if len(keep) == 0 or step == solver.max_steps:
+            break
+        if len(keep) < len(index):
+            index, x, target, r, now, plain = index[keep], x[keep], target[keep], r[keep], now[keep], plain[keep]
+            memory.take(keep)
+            if isinstance(g, PerSample):
+                g = g.take(keep)
+        candidate = torch.where(spread(plain, x), x - r, solver.propose(g, x, r, memory, plain))
+        r_new = residual_at(candidate, target)
+        new = size(r_new)
+        better = new < now
+        factor = torch.where(plain, new / now, 0.0)
+        # near the rounding of y a step changes nothing any more; that is no sign of expansion
+        growth[index] = torch.maximum(growth[index], torch.where(now > 8 * goal[index], factor, 0.0))
+        accept = better | plain
+        x = torch.where(spread(accept, x), candidate, x)
+        r = torch.where(spread(accept, r), r_new, r)
+        now = torch.where(accept, new, now)
+        plain = ~accept if solver.accelerated else plain
+    return Solution(value, status, steps, norm, growth)
