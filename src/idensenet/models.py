@@ -216,7 +216,7 @@ def build(name: str, **overrides: Any) -> Flow:
     >>> build("toy-idensenet").num_parameters
     10230
     >>> build("toy-idensenet", depth=2, logdet={"method": "roulette"}).num_parameters
-    4410
+    4280
     """
     return build_config(recipe(name).config.replace(**overrides))
 

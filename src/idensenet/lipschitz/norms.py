@@ -44,7 +44,8 @@ def matrix_norms(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _each(x: Tensor) -> Tensor:
     """The norm of every layer's vector."""
-    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+    size: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    return size
 
 
 def _unit(x: Tensor) -> Tensor:

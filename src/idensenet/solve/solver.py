@@ -76,7 +76,8 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
 
     def size(r: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(r.flatten(1), dim=1)
+        norm: Tensor = torch.linalg.vector_norm(r.flatten(1), dim=1)
+        return norm
 
     def residual_at(x: Tensor, target: Tensor) -> Tensor:
         return x + g(x) - target
