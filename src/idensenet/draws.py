@@ -41,7 +41,7 @@ def mix(x: Tensor) -> Tensor:
 
 def content_keys(x: Tensor, seed: int = 0) -> Tensor:
     """One int64 key per sample, from the bits of its values and the seed, whatever else is in the batch."""
-    rows = x.detach().reshape(x.shape[0], -1)
+    rows = x.detach().reshape(x.shape[0], math.prod(x.shape[1:]))  # also of an empty batch
     if rows.is_floating_point():
         rows = rows + 0.0  # one zero, not two
         width = torch.int32 if rows.element_size() == 4 else torch.int64 if rows.element_size() == 8 else torch.int16

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idensenet.errors import OptionError, ShapeError
+from idensenet.draws import mix
+from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
 
-_SMALL = 1 << 14  # weights up to this size are fingerprinted together
+_ROW = 1 << 14  # words of a weight that are fingerprinted at once; smaller weights are done together
 
 
 class LipschitzMap(nn.Module, ABC):
@@ -49,6 +50,7 @@ class LipschitzMap(nn.Module, ABC):
         self.register_buffer("fingerprint", torch.tensor(-1))
         self._gradient: Tensor | None = None
         self._normalized: Tensor | None = None
+        self._cached_for: int | None = None  # the fingerprint of the weight that the two caches belong to
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         bound = 1 / math.sqrt(weight[0].numel())
         nn.init.uniform_(self.bias, -bound, bound)
@@ -76,6 +78,16 @@ class LipschitzMap(nn.Module, ABC):
         self.fingerprint.copy_(fingerprint)
         self._gradient = self._normalized = None
 
+    def forget_unless(self, fingerprint: int) -> None:
+        """Drop what was cached for another weight: a copy of all saved state brings its own norms, and no update follows."""
+        if self._cached_for != fingerprint:
+            self._gradient = self._normalized = None
+            self._cached_for = fingerprint
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._gradient = self._normalized = None
+
     def norm_gradient(self) -> Tensor:
         """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
         if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
@@ -99,7 +111,13 @@ class LipschitzMap(nn.Module, ABC):
             sigma = self.sigma + (product - product.detach())
             return self.weight / torch.clamp(sigma / self.coeff, min=1)
         cached = self._normalized
-        if compiling or cached is None or cached.device != self.weight.device or cached.dtype != self.weight.dtype:
+        if (
+            compiling
+            or cached is None
+            or cached.device != self.weight.device
+            or cached.dtype != self.weight.dtype
+            or (cached.is_inference() and not torch.is_inference_mode_enabled())
+        ):
             cached = self.weight.detach() / torch.clamp(self.sigma / self.coeff, min=1)
             if not compiling:
                 self._normalized = cached
@@ -182,33 +200,47 @@ class LipschitzConv2d(LipschitzMap):
         return convolve(self._checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
+@lru_cache(maxsize=8)
+def _multipliers(device: torch.device) -> Tensor:
+    """Odd random numbers, one for each word of a row."""
+    return mix(torch.arange(1, _ROW + 1, device=device)) | 1
+
+
 @lru_cache(maxsize=64)
 def _places(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Odd multipliers by position within each layer, and the layer of each number, for layers laid end to end."""
-    multiplier = torch.cat([torch.arange(1, 2 * n, 2, device=device) for n in sizes])
+    """The multiplier of each word within its layer, and its layer, for layers laid end to end."""
+    multiplier = torch.cat([_multipliers(device)[:n] for n in sizes])
     segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), torch.tensor(sizes, device=device))
     return multiplier, segment
 
 
-def _bits(weight: Tensor) -> Tensor:
-    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    return weight.detach().contiguous().view(width).flatten()
+def _words(weight: Tensor) -> Tensor:
+    """The bits in words of at most 32, so that 64-bit sums of products also notice a change of the highest ones."""
+    return weight.detach().contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32)
+
+
+def _large_fingerprint(words: Tensor) -> Tensor:
+    multiplier = _multipliers(words.device)
+    whole = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
+    rows = [(part * multiplier).sum(1) for part in torch.split(whole, 16)]  # a part at a time stays in the processor's cache
+    rest = words[whole.numel() :]
+    sums = torch.cat([*rows, (rest * multiplier[: len(rest)]).sum()[None]])
+    return mix(sums + mix(torch.arange(1, len(sums) + 1, device=words.device))).sum()
 
 
 def fingerprints(weights: Sequence[Tensor]) -> Tensor:
     """One int64 per weight, from all its bits; changing any one number changes it. The same on every device."""
-    result = torch.zeros(len(weights), dtype=torch.int64, device=weights[0].device)
-    small = [i for i, w in enumerate(weights) if w.numel() <= _SMALL]
+    words = [_words(w) for w in weights]
+    result = torch.zeros(len(words), dtype=torch.int64, device=weights[0].device)
+    small = [i for i, w in enumerate(words) if len(w) <= _ROW]
     if small:
-        multiplier, segment = _places(tuple(weights[i].numel() for i in small), result.device)
-        bits = torch.cat([_bits(weights[i]) for i in small]).long()
+        multiplier, segment = _places(tuple(len(words[i]) for i in small), result.device)
+        bits = torch.cat([words[i] for i in small]).long()
         sums = torch.zeros(len(small), dtype=torch.int64, device=result.device).index_add_(0, segment, bits * multiplier)
         result[small] = sums
-    for i, w in enumerate(weights):
-        if w.numel() > _SMALL:
-            bits = _bits(w)
-            odd = torch.arange(1, 2 * bits.numel(), 2, device=bits.device, dtype=torch.int32).to(bits.dtype)
-            result[i] = (bits * odd).sum(dtype=torch.int64)
+    for i, w in enumerate(words):
+        if len(w) > _ROW:
+            result[i] = _large_fingerprint(w)
     return result
 
 
@@ -221,9 +253,10 @@ def refresh_norms(root: nn.Module) -> int:
         found = fingerprints([m.weight for m in maps])
         known = torch.stack([m.fingerprint for m in maps])
         groups = defaultdict(list)
-        for i, same in enumerate((found == known).tolist()):
-            if not same:
-                m = maps[i]
+        for i, (now, before) in enumerate(torch.stack([found, known], 1).tolist()):
+            m = maps[i]
+            m.forget_unless(now)
+            if now != before:
                 groups[type(m), m.weight.shape, m.norm, m.size, m.weight.dtype, getattr(m, "tolerance", 0.0)].append(i)
         for members in groups.values():
             _update([maps[i] for i in members], found[members])
@@ -233,6 +266,8 @@ def refresh_norms(root: nn.Module) -> int:
 def _update(maps: list[LipschitzMap], found: Tensor) -> None:
     first = maps[0]
     weight = torch.stack([m.weight for m in maps])
+    if not bool(torch.isfinite(weight).all()):
+        raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
     if first.norm != 2:
         sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])

@@ -8,6 +8,7 @@ Induced 1- and infinity-norms are sums of absolute values, so they are exact for
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,21 @@ def _unit(x: Tensor) -> Tensor:
     return x / _each(x).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None, None]
 
 
+def _unit_pair(pair: Tensor) -> tuple[Tensor, Tensor]:
+    """x and A x, laid end to end, scaled so that x is a unit vector."""
+    x, ax = pair.chunk(2, 1)
+    size = x.norm(dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return x / size, ax / size
+
+
+@lru_cache(maxsize=64)
+def _noise(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A random unit vector, always the same."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    unit: Tensor = (x / x.norm()).to(device, dtype)
+    return unit
+
+
 def grouped(x: Tensor, weight: Tensor, transposed: bool = False) -> Tensor:
     """Layer l's convolution on layer l's vector: x is [layers, channels, h, w], weight [layers, out, in, k, k]."""
     layers, pad = len(weight), weight.shape[-1] // 2
@@ -60,32 +76,42 @@ def grouped(x: Tensor, weight: Tensor, transposed: bool = False) -> Tensor:
     return y.view(layers, -1, *x.shape[2:])
 
 
-def convolution_norms(weight: Tensor, v: Tensor, tolerance: float, limit: int = 2000) -> tuple[Tensor, Tensor, Tensor]:
+def convolution_norms(weight: Tensor, v: Tensor, tolerance: float, limit: int = 1000) -> tuple[Tensor, Tensor, Tensor]:
     """Spectral norms of zero-padded convolutions, by power iteration from v, to a relative tolerance on sigma.
 
-    |W v| and |W' u| grow towards sigma half a step at a time. The gap that is left is estimated from the last two
-    increments as a geometric series, so a slowly converging iteration is not mistaken for a converged one.
+    Each step takes the best vector in the span of x, its residual under A = W'W, and the step before (Knyazev, 2001), so
+    close singular values cost a few more steps and not a thousand. It stops by the residual: an eigenvalue of A lies within
+    |A x - a x| of a = x'Ax. A little noise on v lets it leave a subspace that the largest singular vector, after a change of
+    the weight, no longer is in.
     """
-    v = _unit(v)
-    before = last = None
+
+    def gram(flat: Tensor) -> Tensor:
+        return grouped(grouped(flat.view_as(v), weight), weight, transposed=True).flatten(1)
+
+    tiny, eps = torch.finfo(weight.dtype).tiny, torch.finfo(weight.dtype).eps
+    x = _unit(_unit(v) + 0.03 * _noise(v.shape[1:], v.device, v.dtype)).flatten(1)
+    ax = gram(x)
+    step = astep = torch.zeros_like(x)
     for _ in range(limit):
-        u = grouped(v, weight)
-        first = _each(u)
-        u = _unit(u)
-        v = grouped(u, weight, transposed=True)
-        second = _each(v)
-        v = _unit(v)
-        rise = second - first
-        if before is None or last is None:
-            left = 10 * rise
-        else:
-            ratio = (rise / (first - last).clamp(min=torch.finfo(weight.dtype).tiny)).clamp(0, 0.999)
-            left = rise * ratio / (1 - ratio)
-        last, before = second, first
-        floor = 4 * torch.finfo(weight.dtype).eps
-        if bool((left <= max(tolerance, floor) * second).all()):
+        value = (x * ax).sum(1, keepdim=True)
+        rest = ax - value * x
+        size = rest.norm(dim=1, keepdim=True)
+        if bool((size <= max(tolerance, 64 * eps) * value).all()):
             break
-    return second, u, v
+        rest = rest / size.clamp(min=tiny)
+        arest = gram(rest)
+        on_x, on_rest = (step * x).sum(1, keepdim=True), (step * rest).sum(1, keepdim=True)
+        step, astep = step - on_x * x - on_rest * rest, astep - on_x * ax - on_rest * arest
+        length = step.norm(dim=1, keepdim=True)
+        scale = torch.where(length > 1e-3, 1 / length.clamp(min=tiny), 0)
+        basis, image = torch.stack([x, rest, scale * step], 1), torch.stack([ax, arest, scale * astep], 1)
+        best = torch.linalg.eigh(basis @ image.mT).eigenvectors[:, :, -1:]
+        pairs = best * torch.cat([basis, image], 2)
+        x, ax = _unit_pair(pairs.sum(1))
+        step, astep = _unit_pair(pairs[:, 1:].sum(1))
+    u = _unit(grouped(x.view_as(v), weight))
+    v = grouped(u, weight, transposed=True)
+    return _each(v), u, _unit(v)
 
 
 def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:
