@@ -39,6 +39,14 @@ class CheckpointError(InputError):
     """A saved model cannot be read."""
 
 
+class DataError(InputError):
+    """A data set, a file of it or one value in it cannot be used."""
+
+
+class MissingDataError(DataError):
+    """A data set is not on disk."""
+
+
 class NotContractiveError(InputError):
     """A residual branch has a Lipschitz constant of one or more, so x + g(x) may have no inverse."""
 

@@ -1,0 +1,77 @@
+"""Every data set by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from idensenet.data.cifar10 import open_cifar10
+from idensenet.data.digits import open_digits
+from idensenet.data.folder import open_folder
+from idensenet.data.imagenet32 import open_imagenet32
+from idensenet.data.mnist import open_mnist
+from idensenet.data.source import Source, Split
+from idensenet.data.table import open_table
+from idensenet.data.toy import TOY_SETS, ToySet
+from idensenet.errors import OptionError, UnknownNameError, nearest
+
+IMAGE_SETS = {"mnist": open_mnist, "cifar10": open_cifar10, "imagenet32": open_imagenet32}
+NAMES = (*TOY_SETS, "digits", *IMAGE_SETS, "folder", "table")
+TOY_TRAIN, TOY_TEST = 10_000, 100_000
+TOY_TRAIN_SEED, TOY_TEST_SEED = 1, 2
+
+
+def open_source(
+    name: str | None,
+    *,
+    root: Path | str = "data",
+    folder: Path | str | None = None,
+    table: Path | str | None = None,
+    columns: Sequence[str] | None = None,
+    size: int = 32,
+    channels: int = 3,
+    seed: int = 0,
+    test_fraction: float = 0.1,
+) -> Source:
+    """A data set by name, or from a folder of images, or from a table.
+
+    `size` and `channels` shape the images of a folder, `columns` chooses those of a table, `seed` and `test_fraction`
+    divide both into training and test. Published sets are divided as they were published. `root` is where data is kept.
+
+    >>> open_source("digits").shape
+    (1, 8, 8)
+    """
+    if folder is not None and table is not None:
+        raise OptionError(f"Both a folder ({folder}) and a table ({table}) are given; data comes from one place.")
+    given = "folder" if folder is not None else "table" if table is not None else None
+    if given is not None and name not in (None, given):
+        raise OptionError(f"The data set {name!r} and the {given} {folder or table} are both given; leave one out.")
+    name = given or name
+    if name is None:
+        raise OptionError(f"No data set is named; known are {', '.join(NAMES)}.")
+    if name == "folder":
+        if folder is None:
+            raise OptionError("The data set 'folder' needs a folder of images; give one with --data.folder DIR.")
+        return open_folder(Path(folder), Path(root), size=size, channels=channels, seed=seed, test_fraction=test_fraction)
+    if name == "table":
+        if table is None:
+            raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
+        return open_table(Path(table), columns=columns, seed=seed, test_fraction=test_fraction)
+    if name in TOY_SETS:
+        return open_toy(TOY_SETS[name])
+    if name == "digits":
+        return open_digits()
+    if name in IMAGE_SETS:
+        return IMAGE_SETS[name](Path(root))
+    raise UnknownNameError(f"There is no data set {name!r}; {nearest(name, list(NAMES))}")
+
+
+def open_toy(toy: ToySet) -> Source:
+    """A toy set: a stream to train on, a fixed sample for statistics, and fixed held-out points that decide the score."""
+
+    def fixed(n: int, seed: int) -> Split:
+        return Split(toy.sample(n, torch.Generator().manual_seed(seed), torch.float32).numpy())
+
+    return Source(toy.name, fixed(TOY_TRAIN, TOY_TRAIN_SEED), fixed(TOY_TEST, TOY_TEST_SEED), (2,), stream=toy)

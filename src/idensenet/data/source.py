@@ -1,0 +1,62 @@
+"""What training and evaluation read from: a name, two splits, and what is known about them."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idensenet.data.toy import ToySet
+
+
+def release(x: np.ndarray[Any, Any]) -> None:
+    """Let go of the pages of a memory-mapped array that were read.
+
+    They stay in the system's cache, which gives way when memory is short, and no longer count as this process's own.
+    Without this, an epoch over a file in random order holds the whole file.
+    """
+    pages = getattr(x, "_mmap", None)
+    if isinstance(pages, mmap.mmap) and not x.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of an array, perhaps memory-mapped, and labels if there are any. Only what a batch needs is ever read."""
+
+    x: np.ndarray[Any, Any]
+    y: np.ndarray[Any, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batch(self, index: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor | None]:
+        """Copies of some rows, in the order asked for; a file is read from front to back."""
+        order = np.argsort(index, kind="stable")
+        rows = np.empty((len(index), *self.x.shape[1:]), self.x.dtype)
+        rows[order] = self.x[index[order]]
+        release(self.x)
+        return torch.from_numpy(rows), None if self.y is None else torch.from_numpy(self.y[index].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set. `shape` is that of a sample, `levels` the number of integer levels of a pixel (None: real numbers).
+
+    `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
+    `notes` are sentences that every report repeats, such as that a checksum was not known.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    shape: tuple[int, ...]
+    levels: int | None = None
+    classes: int | None = None
+    stream: ToySet | None = None
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,173 @@
+"""Rows of numbers from a CSV, Parquet or NPY file, checked cell by cell, in the units of the file.
+
+Nothing is standardised here: the model does that itself, so that its densities are in the user's units.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idensenet.data.shuffle import split_rows
+from idensenet.data.source import Source, Split
+from idensenet.data.store import Array, load_array
+from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError, nearest
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers, [rows, columns], in float32 or float64, all finite, and the names of the columns."""
+
+    values: Array
+    columns: tuple[str, ...]
+
+
+def open_table(path: Path, *, columns: Sequence[str] | None = None, seed: int = 0, test_fraction: float = 0.1) -> Source:
+    """A table as a data set, its rows divided at random, and always in the same way, into training and test."""
+    table = read_table(path, columns)
+    train, test = split_rows(len(table.values), test_fraction, seed)
+    note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns."
+    parts = Split(table.values[train]), Split(table.values[test])
+    return Source("table", *parts, (len(table.columns),), columns=table.columns, notes=(note,))
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
+    """All rows of a file in their order: the numeric columns, or those that are named.
+
+    Other columns are an error unless `columns` leaves them out. Columns of a file without names are x0, x1, ...
+    """
+    if not path.is_file():
+        raise MissingDataError(f"There is no table {path}; give a CSV, Parquet or NPY file.")
+    readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".npy": _read_npy}
+    readers |= {".parquet": _read_parquet, ".pq": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise OptionError(f"{path} ends in {path.suffix!r}; tables are read from .csv, .tsv, .txt, .parquet, .pq and .npy.")
+    table = readers[path.suffix.lower()](path, columns)
+    if not len(table.values) or not table.columns:
+        raise DataError(f"{path} has {len(table.values)} rows of {len(table.columns)} columns, so there is nothing in it.")
+    bad = np.argwhere(~np.isfinite(table.values))
+    if len(bad):
+        row, column = bad[0]
+        value = table.values[row, column]
+        what = "empty or not a number (NaN)" if np.isnan(value) else "infinite"
+        raise NonFiniteError(
+            f"Row {row + 1} of {path} is {what} in column {table.columns[column]!r}"
+            f"{f', as are {len(bad) - 1} more cells' if len(bad) > 1 else ''}; remove such rows or fill them in."
+        )
+    return table
+
+
+def _choose(names: Sequence[str], columns: Sequence[str] | None, path: Path) -> list[int]:
+    """The positions of the wanted columns."""
+    if twice := sorted({n for n in names if list(names).count(n) > 1}):
+        raise DataError(f"{path} has two columns named {twice[0]!r}; give each its own name.")
+    for name in columns or ():
+        if name not in names:
+            raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(names))}")
+    return list(range(len(names))) if columns is None else [list(names).index(n) for n in columns]
+
+
+def _numeric_only(path: Path, other: dict[str, str]) -> None:
+    """Refuse columns that are not numeric; `other` maps their names to an example."""
+    if other:
+        raise DataError(
+            f"{path} has columns that are not numeric: {', '.join(f'{n!r} ({why})' for n, why in other.items())}; "
+            "remove them, or name the columns to use."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # which Python takes and no table means
+
+
+def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
+    """Text separated by commas, semicolons or tabs. The first line is a header if any of its cells is not a number."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text in UTF-8: {error}.") from error
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    numbered = [
+        (number, [c.strip() for c in row]) for number, row in _lines(text, separator, path) if any(c.strip() for c in row)
+    ]
+    if not numbered:
+        raise DataError(f"{path} is empty.")
+    head = numbered[0][1]
+    named = any(cell and not _is_number(cell) for cell in head)
+    names = [cell or f"x{i}" for i, cell in enumerate(head)] if named else [f"x{i}" for i in range(len(head))]
+    rows = numbered[1:] if named else numbered
+    for number, row in rows:
+        if len(row) != len(names):
+            raise DataError(f"Line {number} of {path} has {len(row)} cells; the first line has {len(names)}.")
+    chosen = _choose(names, columns, path)
+    other: dict[str, str] = {}
+    values = np.full((len(rows), len(chosen)), np.nan)
+    for k, column in enumerate(chosen):
+        for i, (number, row) in enumerate(rows):
+            if _is_number(row[column]):
+                values[i, k] = float(row[column])
+            elif row[column]:
+                other[names[column]] = f"{row[column]!r} in line {number}"
+                break
+    _numeric_only(path, other)
+    return Table(values, tuple(names[c] for c in chosen))
+
+
+def _lines(text: str, separator: str, path: Path) -> list[tuple[int, list[str]]]:
+    reader = csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True)
+    try:
+        return [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise DataError(f"Line {reader.line_num} of {path} cannot be read: {error}.") from error
+
+
+def _read_npy(path: Path, columns: Sequence[str] | None) -> Table:
+    """A matrix, or a vector as one column."""
+    array = load_array(path)
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        raise DataError(f"{path} holds {array.dtype} of shape {array.shape}; a table is a matrix of numbers.")
+    array = array[:, None] if array.ndim == 1 else array
+    names = [f"x{i}" for i in range(array.shape[1])]
+    chosen = _choose(names, columns, path)
+    dtype = np.float32 if array.dtype in (np.float32, np.float16) else np.float64
+    return Table(np.array(array[:, chosen], dtype), tuple(names[c] for c in chosen))
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
+    """The columns of a Parquet file; what is missing becomes NaN."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise OptionError(f"Reading {path} needs pyarrow; install it with `pip install 'idensenet[parquet]'`.") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            chosen = _choose(schema.names, columns, path)
+            names = tuple(schema.names[c] for c in chosen)
+            kinds = {name: schema.field(name).type for name in names}
+            is_type = pyarrow.types
+            checks = (is_type.is_integer, is_type.is_floating, is_type.is_boolean, is_type.is_decimal)
+            _numeric_only(path, {name: str(kind) for name, kind in kinds.items() if not any(check(kind) for check in checks)})
+            content = file.read(columns=list(names))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as Parquet, it is damaged or cut short: {error}") from error
+    small = all(is_type.is_float32(kind) for kind in kinds.values())
+    values = [_numbers(content[name], pyarrow) for name in names]
+    return Table(np.stack(values, 1).astype(np.float32 if small else np.float64), names)
+
+
+def _numbers(column: Any, pyarrow: Any) -> Array:
+    if pyarrow.types.is_boolean(column.type):
+        column = column.cast(pyarrow.int8())
+    return np.asarray(column.cast(pyarrow.float64()).to_numpy(), np.float64)

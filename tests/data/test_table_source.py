@@ -1,0 +1,177 @@
+import sys
+
+import numpy as np
+import pytest
+
+from idensenet.data.table import open_table, read_table
+from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="table.csv"):
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", ", "])
+def test_csv_with_a_header(write, separator):
+    table = read_table(write(f"a{separator}b c\n1{separator}2.5\n-3e2{separator}+4\n"))
+    assert table.columns == ("a", "b c")
+    assert table.values.dtype == np.float64
+    assert table.values.tolist() == [[1, 2.5], [-300, 4]]
+
+
+def test_csv_without_a_header(write):
+    table = read_table(write("1,2\n3,4\n"))
+    assert table.columns == ("x0", "x1")
+    assert table.values.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("text", ['"a, b",c\r\n1,2\r\n\r\n3,4\r\n', '\ufeff"a, b",c\n1,2\n3,4', '"a, b",c\n"1","2"\n3,4\n\n'])
+def test_quotes_empty_lines_and_windows(write, text):
+    table = read_table(write(text))
+    assert table.columns == ("a, b", "c")
+    assert table.values.tolist() == [[1, 2], [3, 4]]
+
+
+def test_columns_are_chosen_in_the_order_asked_for(write):
+    table = read_table(write("a,name,b\n1,x,2\n3,y,4\n"), ["b", "a"])
+    assert table.columns == ("b", "a")
+    assert table.values.tolist() == [[2, 1], [4, 3]]
+
+
+def test_columns_that_are_not_numeric_are_named(write):
+    with pytest.raises(DataError, match=r"'name' \('x' in line 2\), 'city' \('Ulm' in line 3\)"):
+        read_table(write("a,name,city\n1,x,2\n3,y,Ulm\n"))
+
+
+def test_a_column_that_nobody_has_is_answered_with_the_nearest(write):
+    with pytest.raises(UnknownNameError, match="'weigth'; did you mean 'weight'"):
+        read_table(write("height,weight\n1,2\n"), ["weigth"])
+
+
+@pytest.mark.parametrize(("cell", "what"), [("nan", "not a number"), ("", "empty"), ("inf", "infinite"), ("-inf", "infinite")])
+def test_what_is_not_finite_is_named_by_row_and_column(write, cell, what):
+    with pytest.raises(NonFiniteError, match=rf"Row 2 of .* {what}.* in column 'b'"):
+        read_table(write(f"a,b\n1,2\n3,{cell}\n5,6\n"))
+
+
+def test_a_column_that_is_not_used_may_have_holes(write):
+    assert len(read_table(write("a,b\n1,\n3,nan\n"), ["a"]).values) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a,b\n1,2\n3\n", "Line 3 of .* has 1 cells"),
+        ("a,b\n1,2,3\n", "Line 2"),
+        ("", "is empty"),
+        ("a,b\n", "nothing in it"),
+        ("a,a\n1,2\n", "two columns named 'a'"),
+        (b"a,b\n\xff\xfe,2\n", "UTF-8"),
+        ("a\n1_000\n", "not numeric"),
+        ("a\n1\x00\n", "not numeric|cannot be read"),
+    ],
+)
+def test_bad_files_are_refused_in_one_sentence(write, text, match):
+    with pytest.raises(DataError, match=match):
+        read_table(write(text))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint8, bool])
+def test_npy_keeps_its_precision(tmp_path, dtype):
+    values = np.array([[0, 1, 1], [1, 0, 1]], dtype)
+    np.save(tmp_path / "t.npy", values)
+    table = read_table(tmp_path / "t.npy", ["x2", "x0"])
+    assert table.values.dtype == (np.float32 if dtype in (np.float32, np.float16) else np.float64)
+    np.testing.assert_array_equal(table.values, values[:, [2, 0]])
+
+
+def test_a_vector_is_one_column(tmp_path):
+    np.save(tmp_path / "t.npy", np.arange(4.0))
+    assert read_table(tmp_path / "t.npy").values.shape == (4, 1)
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 2, 2)), np.zeros((2, 2), complex), np.array(["a"]), np.array([None])])
+def test_npy_of_something_else_is_refused(tmp_path, array):
+    np.save(tmp_path / "t.npy", array, allow_pickle=True)
+    with pytest.raises(DataError, match=r"t\.npy"):
+        read_table(tmp_path / "t.npy")
+
+
+def test_cut_npy_is_refused(tmp_path):
+    np.save(tmp_path / "t.npy", np.zeros((100, 3)))
+    data = (tmp_path / "t.npy").read_bytes()
+    for end in (0, 5, 60, 1000):
+        (tmp_path / "t.npy").write_bytes(data[:end])
+        with pytest.raises(DataError, match="cut short"):
+            read_table(tmp_path / "t.npy")
+
+
+def test_nan_in_npy_is_named(tmp_path):
+    values = np.zeros((5, 3), np.float32)
+    values[3, 1] = values[4, 0] = np.nan
+    np.save(tmp_path / "t.npy", values)
+    with pytest.raises(NonFiniteError, match=r"Row 4 of .* column 'x1', as are 1 more"):
+        read_table(tmp_path / "t.npy")
+
+
+def test_the_split_is_seeded_and_complete(tmp_path):
+    np.save(tmp_path / "t.npy", np.arange(50.0).reshape(50, 1))
+    source = open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2)
+    assert (source.name, source.shape, source.levels, source.columns) == ("table", (1,), None, ("x0",))
+    assert len(source.test) == 10
+    assert sorted([*source.train.x[:, 0], *source.test.x[:, 0]]) == list(range(50))
+    np.testing.assert_array_equal(source.test.x, open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2).test.x)
+    assert source.test.x.tolist() != open_table(tmp_path / "t.npy", seed=2, test_fraction=0.2).test.x.tolist()
+    assert "50 rows of 1 columns" in source.notes[0]
+
+
+def test_no_file_and_another_kind_of_file(tmp_path):
+    with pytest.raises(MissingDataError, match="no table"):
+        read_table(tmp_path / "absent.csv")
+    (tmp_path / "t.xlsx").touch()
+    with pytest.raises(OptionError, match=r"\.xlsx"):
+        read_table(tmp_path / "t.xlsx")
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "t.parquet").touch()
+    with pytest.raises(OptionError, match=r"idensenet\[parquet\]"):
+        read_table(tmp_path / "t.parquet")
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def write(**columns):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+        return tmp_path / "t.parquet"
+
+    return write
+
+
+def test_parquet(parquet):
+    table = read_table(parquet(a=[1, 2], b=[0.5, -1.5], c=[True, False]))
+    assert table.columns == ("a", "b", "c")
+    assert table.values.tolist() == [[1, 0.5, 1], [2, -1.5, 0]]
+    small = read_table(parquet(a=np.zeros(3, np.float32), b=["x", "y", "z"]), ["a"])
+    assert small.values.dtype == np.float32
+
+
+def test_parquet_refusals(parquet):
+    with pytest.raises(DataError, match=r"'b' \((large_)?string"):
+        read_table(parquet(a=[1, 2], b=["x", "y"]))
+    with pytest.raises(NonFiniteError, match=r"Row 2 .* column 'a'"):
+        read_table(parquet(a=[1, None]))
+    path = parquet(a=[1, 2])
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DataError, match="cut short"):
+        read_table(path)
