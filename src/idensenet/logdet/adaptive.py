@@ -46,14 +46,14 @@ class AdaptiveLogDet(LogDet):
         batch, small = probe.shape[1], self.tolerance * math.prod(probe.shape[2:])
         value, u = probe.new_zeros(probe.shape[:2]), torch.zeros_like(probe)
         index = torch.arange(batch, device=probe.device)  # the samples still running
-        lengths = lengths.to(probe.device).expand(batch)
+        lengths = lengths.to(probe.device).expand_as(value)
         stop = torch.full_like(value, self.law.limit + self.max_terms, dtype=torch.long)  # certain terms, once known
         power, product_part, J_part, sign, k = probe, product, J, 1.0, 0
         while len(index):
             k += 1
             certain = k <= stop[:, index]
             chance = self.law.survival((k - stop[:, index]).clamp(min=0))
-            reached = k - stop[:, index] <= lengths[index]
+            reached = k - stop[:, index] <= lengths[:, index]
             weight = torch.where(certain, 1.0, torch.where(reached, 1 / chance, 0.0)).to(probe.dtype)
             term = dot(power, product_part) / k
             value[:, index] += sign * weight * term
@@ -62,7 +62,7 @@ class AdaptiveLogDet(LogDet):
             if k >= self.min_terms:
                 done = certain & ((size <= small) | (k >= self.max_terms))
                 stop[:, index] = torch.where(done, k, stop[:, index])
-            running = (k < stop[:, index] + lengths[index]).any(0)
+            running = (k < stop[:, index] + lengths[:, index]).any(0)
             keep = running.nonzero().flatten()
             if len(keep) == 0:
                 break
@@ -75,6 +75,6 @@ class AdaptiveLogDet(LogDet):
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         probe = draw_probes(draws, x, self.probes, self.probe)
-        lengths = self.law.draw(draws.lengths(len(x), x.device))
+        lengths = self.law.lengths(draws, x, self.probes)
         gx, values = neumann(g, x, probe, partial(self._series, lengths), recompute)
         return gx, over_probes(values)

@@ -25,14 +25,19 @@ class Law(ABC):
     def survival(self, n: Tensor) -> Tensor:
         """P(N >= n), float64."""
 
+    def lengths(self, draws: Draws, x: Tensor, probes: int) -> Tensor:
+        """N for every probe, [probes, batch] or [probes, 1]: as independent as the probes, whose spread is the error."""
+        return self.draw(torch.stack([draws.fold(i).lengths(len(x), x.device) for i in range(probes)]))
+
     def draw(self, uniform: Tensor) -> Tensor:
         """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n)."""
         table = self.survival(torch.arange(1, self.limit + 1, device=uniform.device, dtype=torch.float64))
         return torch.searchsorted(-table, -uniform.contiguous(), right=False)
 
     def weights(self, lengths: Tensor, exact_terms: int, terms: int) -> Tensor:
-        """[terms, len(lengths)]: 1 for the exact terms, then 1 / P(N >= j) up to each length, then 0."""
-        j = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device, dtype=torch.float64)[:, None]
+        """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= j) up to each length, then 0."""
+        j = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device, dtype=torch.float64)
+        j = j.view(-1, *[1] * lengths.ndim)
         survival = torch.where(j >= 1, self.survival(j.clamp(min=1)), 1.0)
         return torch.where(j <= lengths, 1 / survival, 0.0)
 
@@ -81,8 +86,8 @@ class RouletteLogDet(LogDet):
 
     def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
         """The weights of as many terms as the longest series of the batch has."""
-        lengths = self.law.draw(draws.lengths(len(x), x.device))
-        terms = self.exact_terms + int(lengths.max())
+        lengths = self.law.lengths(draws, x, self.probes)
+        terms = self.exact_terms + (int(lengths.max()) if lengths.numel() else 0)
         return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:

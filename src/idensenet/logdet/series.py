@@ -20,7 +20,8 @@ Probe = Literal["rademacher", "gaussian"]
 def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe) -> Tensor:
     """[probes, *x.shape], with identity covariance."""
     source = x.detach()
-    return draws.rademacher(source, probes) if kind == "rademacher" else draws.normal(source, probes)
+    probe = draws.rademacher(source, probes) if kind == "rademacher" else draws.normal(source, probes)
+    return probe.contiguous()  # or products would be rounded differently where a graph is recorded
 
 
 def next_power(J: LinearMap, power: Tensor) -> Tensor:
@@ -29,13 +30,13 @@ def next_power(J: LinearMap, power: Tensor) -> Tensor:
 
 
 def weighted_series(weights: Tensor, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """The first terms with weights [terms, batch] or [terms, 1]: values [probes, batch], and u for the gradient."""
+    """The first terms with weights [terms, (probes,) batch or 1]: values [probes, batch], and u for the gradient."""
     power, value, u = probe, torch.zeros_like(dot(probe, probe)), torch.zeros_like(probe)
     terms, sign = len(weights), 1.0
     for k in range(1, terms + 1):
         weight = sign * weights[k - 1].to(probe.dtype)
         value = value + weight / k * dot(power, product)
-        u = u + weight.view(1, -1, *[1] * (probe.ndim - 2)) * power
+        u = u + weight.view(*weight.shape, *[1] * (probe.ndim - 2)) * power
         if k < terms:
             power = next_power(J, power)
         sign = -sign

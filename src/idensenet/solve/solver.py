@@ -84,7 +84,7 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 
     tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
     dims = math.prod(y.shape[1:])
-    goal = torch.clamp(4 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
+    goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
     steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
 
