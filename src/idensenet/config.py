@@ -1,4 +1,4 @@
-"""What can be chosen about a model. Recipes are short YAML files of overrides; the defaults are here."""
+"""What can be chosen. Recipes are short YAML files of overrides; the defaults are here, and so is the help text."""
 
 from __future__ import annotations
 
@@ -17,64 +17,199 @@ from idensenet.errors import OptionError, UnknownNameError, nearest
 class ModelConfig:
     """The architecture."""
 
-    shape: tuple[int, ...] = (2,)  # of one sample: (D,) for tables, (channels, height, width) for images
-    levels: int | None = None  # how many integer levels a pixel has; none for continuous data
-    preprocess: str = "none"  # none, logit or normalize
-    alpha: float = 0.05  # of the logit
-    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)  # of the normalisation, per channel
+    shape: tuple[int, ...] = (2,)
+    """Of one sample: (D,) for tables, (channels, height, width) for images."""
+    levels: int | None = None
+    """How many integer levels a pixel has; none for continuous data."""
+    preprocess: str = "none"
+    """None, logit (images), normalize (hybrid models) or standardize (tables)."""
+    alpha: float = 0.05
+    """Of the logit."""
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    """Of the normalisation, per channel."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
-    block: str = "dense"  # dense, residual, extended, coupling or glow
-    blocks: tuple[int, ...] = (10,)  # how many, per scale
-    depth: int = 3  # dense layers, or hidden layers of a residual network on vectors
-    growth: int = 16  # channels that a dense layer adds
-    width: int = 128  # hidden channels of a residual or coupling network
+    """Deviation of the normalisation, per channel."""
+    block: str = "dense"
+    """Dense, residual, extended, coupling or glow."""
+    blocks: tuple[int, ...] = (10,)
+    """How many, per scale."""
+    depth: int = 3
+    """Dense layers, or hidden layers of a residual network on vectors."""
+    growth: int = 16
+    """Channels that a dense layer adds."""
+    width: int = 128
+    """Hidden channels of a residual or coupling network."""
     activation: str = "clipswish"
+    """Clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
     learnable_concatenation: bool = True
-    coeff: float = 0.98  # bound on the norm of every linear map
-    lip: float = 0.98  # bound on the Lipschitz constant of every dense layer
-    norm: float = 2.0  # in which all this is measured: 1, 2 or infinity
+    """Whether the weights of the concatenation are learned."""
+    coeff: float = 0.98
+    """Bound on the norm of every linear map."""
+    lip: float = 0.98
+    """Bound on the Lipschitz constant of every dense layer."""
+    norm: float = 2.0
+    """In which all this is measured: 1, 2 or infinity."""
     actnorm: bool = True
-    fc_blocks: int = 0  # fully connected blocks at the end
-    fc_first: int = 64  # width of their first linear map
+    """A scale and shift before the first block and after every block."""
+    fc_blocks: int = 0
+    """Fully connected blocks at the end."""
+    fc_first: int = 64
+    """Width of their first linear map."""
     fc_growth: int = 32
-    fc_width: int = 128  # of residual or coupling ones
-    factor_out: bool = False  # half of the channels are done after each scale
-    classes: int | None = None  # a hybrid model's classes
+    """Numbers that a dense layer of a fully connected block adds."""
+    fc_width: int = 128
+    """Of residual or coupling ones."""
+    factor_out: bool = False
+    """Half of the channels are done after each scale."""
+    classes: int | None = None
+    """A hybrid model's classes."""
     head_width: int = 256
+    """Channels of a hybrid model's heads."""
 
 
 @dataclass(frozen=True)
 class LogDetConfig:
     """How the log-determinant of a residual block is computed, in training and in evaluation."""
 
-    method: str = "exact"  # exact, series, roulette or adaptive
-    terms: int = 10  # of a truncated series
-    exact_terms: int = 2  # that the roulette takes for certain
-    law: str = "poisson"  # of the others: poisson or geometric
-    law_parameter: float = 2.0  # mean of the Poisson law, p of the geometric one
-    tolerance: float = 1e-5  # nats per dimension at which the adaptive series stops
-    probe: str = "rademacher"  # or gaussian
+    method: str = "exact"
+    """Exact, series, roulette or adaptive."""
+    terms: int = 10
+    """Of a truncated series."""
+    exact_terms: int = 2
+    """That the roulette takes for certain."""
+    law: str = "poisson"
+    """Of the others: poisson or geometric."""
+    law_parameter: float = 2.0
+    """Mean of the Poisson law, p of the geometric one."""
+    tolerance: float = 1e-5
+    """Nats per dimension at which the adaptive series stops."""
+    probe: str = "rademacher"
+    """Or gaussian."""
     probes: int = 1
+    """How many probes a value is averaged over."""
     eval_method: str = "exact"
-    eval_terms: int = 20  # certain terms in evaluation, truncated or roulette
+    """The same in evaluation."""
+    eval_terms: int = 20
+    """Certain terms in evaluation, truncated or roulette."""
     eval_probes: int = 1
-    recompute: bool = False  # rebuild each block in the backward pass instead of keeping it
+    """Probes in evaluation."""
+    recompute: bool = False
+    """Rebuild each block in the backward pass instead of keeping it."""
 
 
 @dataclass(frozen=True)
 class SolverConfig:
     """How the inverse is found."""
 
-    method: str = "anderson"  # picard, anderson or newton
-    tol: float | None = None  # residual per square root of a dimension; 1e-6 in float32, 1e-12 in float64
+    method: str = "anderson"
+    """Picard, anderson or newton."""
+    tol: float | None = None
+    """Residual per square root of a dimension; 1e-6 in float32, 1e-12 in float64."""
     max_steps: int = 1000
 
 
 @dataclass(frozen=True)
+class DataConfig:
+    """What is read."""
+
+    name: str | None = None
+    """A toy set (circles, moons, checkerboard, ...), digits, mnist, cifar10 or imagenet32."""
+    root: str = "data"
+    """Folder of downloaded data."""
+    folder: str | None = None
+    """A folder of images of your own."""
+    table: str | None = None
+    """A table of your own: CSV, Parquet or NPY."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table to use; all of them by default."""
+    size: int = 32
+    """Side to which images of a folder are cropped and resized."""
+    channels: int = 3
+    """Channels of images of a folder: 3, or 1 for grey."""
+    split_seed: int = 0
+    """Decides which rows are held out, where the publisher does not."""
+    flip: bool = False
+    """Mirror training images at random."""
+    crop: bool = False
+    """Shift training images by up to 4 pixels at random, with reflection at the border."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How it is trained."""
+
+    objective: str = "density"
+    """Density, classification or hybrid."""
+    weight: str = "1"
+    """Lambda of the hybrid objective: 0, 1/D, 1 or any number."""
+    epochs: float = 1000.0
+    """Length of the whole run, for finite data."""
+    max_steps: int | None = None
+    """Length in optimiser steps instead; for toy sets, which never end, it must be given."""
+    batch_size: int = 64
+    """Samples per optimiser step and process, before accumulation."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one step."""
+    lr: float = 1e-3
+    """Learning rate."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Of Adam."""
+    weight_decay: float = 0.0
+    """Of Adam."""
+    warmup: float = 0.0
+    """Fraction of the run over which the learning rate rises."""
+    warmup_steps: int | None = None
+    """The same in steps; overrides the fraction."""
+    schedule: str = "constant"
+    """What the learning rate does after that: constant or cosine."""
+    clip: float | None = 1.0
+    """Bound on the norm of the gradient."""
+    average: float = 0.999
+    """Decay of the averaged weights that evaluation uses; 0 for none."""
+    concatenation_from: float = 0.0
+    """Fraction of the run after which the concatenation learns."""
+    seed: int = 0
+    """Of weights, data order, noise and probes."""
+    devices: int = 1
+    """Processes, one per device."""
+    accelerator: str = "auto"
+    """Auto, cpu, cuda or mps."""
+    precision: str = "32-true"
+    """32-true or 64-true."""
+    log_every: int = 10
+    """Steps between two lines of metrics."""
+    eval_every: int | None = None
+    """Steps between two evaluations; ten in a run by default."""
+    eval_samples: int = 1000
+    """Held-out samples in such an evaluation."""
+    save_every: int | None = None
+    """Steps between two checkpoints; at every evaluation by default."""
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What is written and shown."""
+
+    dir: str | None = None
+    """Folder of the run; runs/RECIPE by default."""
+    display: str = "auto"
+    """Rich, plain or quiet; rich on a terminal by default."""
+    tensorboard: bool = False
+    """Write TensorBoard events too."""
+    pictures: bool = True
+    """Draw samples (or densities) at every evaluation."""
+
+
+@dataclass(frozen=True)
 class Config:
+    """Everything that decides a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     logdet: LogDetConfig = field(default_factory=LogDetConfig)
     solver: SolverConfig = field(default_factory=SolverConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; infinity as text."""
@@ -85,11 +220,12 @@ class Config:
         return override(cls(), values)
 
     def replace(self, **overrides: Any) -> Config:
-        """Overrides by name: fields of the model, or `logdet={...}`, `solver={...}`, `model={...}`."""
+        """Overrides by name: fields of the model, or of another group as `logdet={...}`, `solver={...}`, `train={...}`."""
         groups = {f.name for f in dataclasses.fields(self)}
         nested: dict[str, Any] = {"model": {k: v for k, v in overrides.items() if k not in groups}}
         for name in groups & set(overrides):
-            nested.setdefault(name, {}).update(overrides[name])
+            values = overrides[name]
+            nested[name] = {**nested.get(name, {}), **values} if isinstance(values, Mapping) else values
         return override(self, nested)
 
 
@@ -99,25 +235,40 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _fitting(name: str, value: Any, old: Any, optional: bool) -> Any:
+    """The value in the type of the one it replaces."""
+    try:
+        if value is None and optional:
+            return None
+        if isinstance(old, tuple) or isinstance(value, list):
+            return tuple(value)
+        if isinstance(old, float):
+            return float(value)  # also the text "inf"
+        if old is None or type(value) is type(old):
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise OptionError(f"{name}={value!r} cannot be used; something like {old!r} is expected.")
+
+
 T = TypeVar("T")
 
 
 def override(config: T, values: Mapping[str, Any]) -> T:
     """A dataclass with some fields replaced, nested ones too; an unknown name is an error."""
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    may_be_none = {f.name for f in dataclasses.fields(config) if "None" in str(f.type)}  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
             raise OptionError(f"There is no option {name!r}; {nearest(name, sorted(fields))}")
         old = fields[name]
         if dataclasses.is_dataclass(old) and not isinstance(old, type):
+            if not isinstance(value, Mapping):
+                raise OptionError(f"{name}={value!r} is a group of options; give a dictionary of them.")
             changed[name] = override(old, value)
-        elif value is not None and (isinstance(old, tuple) or isinstance(value, list)):
-            changed[name] = tuple(value)
-        elif isinstance(old, float) and value is not None:
-            changed[name] = float(value)  # also the text "inf"
         else:
-            changed[name] = value
+            changed[name] = _fitting(name, value, old, optional=name in may_be_none)
     return dataclasses.replace(config, **changed)  # type: ignore[type-var]
 
 
@@ -127,6 +278,7 @@ class Recipe:
 
     name: str
     description: str
+    paper: str | None  # what the paper reports for it
     config: Config
 
 
@@ -154,4 +306,4 @@ def _raw(name: str) -> dict[str, Any]:
 def recipe(name: str) -> Recipe:
     """A recipe by name; a recipe may start from another one, its `base`."""
     values = _raw(name)
-    return Recipe(name, values.pop("description"), Config.from_dict(values))
+    return Recipe(name, values.pop("description"), values.pop("paper"), Config.from_dict(values))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Bijection, Chain, ResidualBlock
+from idensenet.bijections import Affine, Bijection, Chain, ResidualBlock, Split
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
@@ -24,6 +24,14 @@ def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
     tensor(8.)
     """
     return -log_prob / (dims * math.log(2))
+
+
+def _scales(body: Bijection) -> list[Bijection]:
+    """The parts of a body in order, also those behind a split."""
+    parts = list(body) if isinstance(body, Chain) else [body]
+    if parts and isinstance(parts[-1], Split):
+        return [*parts[:-1], *_scales(parts[-1].rest)]
+    return parts
 
 
 class Flow(nn.Module):
@@ -80,8 +88,8 @@ class Flow(nn.Module):
     def _check_float(self, x: Tensor, what: str) -> None:
         if x.dtype != self.dtype:
             raise DtypeError(f"{what} is {x.dtype} but the flow is {self.dtype}; convert one of them with .to().")
-        # a look at the values makes the host wait for an accelerator, so in training that is left to the data
-        if (not self.training or x.device.type == "cpu") and not bool(torch.isfinite(x).all()):
+        # a look at the values makes the host wait for an accelerator, so in training that is left to the trainer
+        if not self.training and not bool(torch.isfinite(x).all()):
             bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
             raise NonFiniteError(
                 f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them."
@@ -124,6 +132,15 @@ class Flow(nn.Module):
         self._check_data(batch, False)
         with torch.no_grad(), fresh_norms(self):
             self._initialize_body(self.preprocess.encode(self.dequantize(batch)))
+
+    def standardize(self, data: Tensor) -> None:
+        """Take mean and deviation per dimension from data: for a model whose preprocessing is to standardise."""
+        self._check_data(data, False)
+        for part in self.preprocess.modules():
+            if isinstance(part, Affine) and part.loc.shape == self.shape:
+                part.fit(data)
+                return
+        raise OptionError("This flow does not standardise its data; build it with preprocess='standardize'.")
 
     def _initialize_body(self, x: Tensor) -> None:
         self.body.initialize(x)
@@ -196,17 +213,16 @@ class Flow(nn.Module):
     def sample_and_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """n draws as floats (levels plus noise, for images), differentiable, and their log-densities."""
         z = self._latent(n, generator, 1.0)
-        x, log_det = self.inverse(z)
+        x, log_det = self.inverse(z, generator if self.training else None)
         return x, self.base_log_prob(z) - log_det
 
     # Guarantees
 
     def named_blocks(self) -> list[tuple[str, ResidualBlock]]:
         """The residual blocks as `scale.block`, in order."""
-        parts = list(self.body) if isinstance(self.body, Chain) else [self.body]
         return [
             (f"{i}.{j}", block)
-            for i, part in enumerate(parts, 1)
+            for i, part in enumerate(_scales(self.body), 1)
             for j, block in enumerate((m for m in part.modules() if isinstance(m, ResidualBlock)), 1)
         ]
 

@@ -1,16 +1,12 @@
-"""Recipe -> Flow: the only builder; and models on disk."""
+"""Recipe -> Flow: the only builder."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from idensenet.bijections import (
     ActNorm,
@@ -30,10 +26,11 @@ from idensenet.bijections import (
     coupling_net,
 )
 from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
-from idensenet.errors import CheckpointError, InputError, OptionError, ShapeError, nearest
+from idensenet.errors import OptionError, ShapeError, nearest
 from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow
 from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
+from idensenet.lipschitz.norms import checked_norm
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Law, LogDet, Poisson, RouletteLogDet, SeriesLogDet
 from idensenet.logdet.series import Probe
 from idensenet.solve import Anderson, Newton, Picard, Solver
@@ -79,6 +76,7 @@ class Builder:
     def __init__(self, config: Config) -> None:
         self.config, self.model = config, config.model
         m = self.model
+        checked_norm(m.norm)
         self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation)
         self.built = 0  # blocks so far: the very first one differs
 
@@ -170,13 +168,13 @@ class Builder:
             return Chain(scales), shapes
         rest = Chain(scales[len(m.blocks) - 1 :])
         for i in reversed(range(len(m.blocks) - 1)):
-            rest = Chain([*scales[i], Split(shapes[i], rest)])
+            rest = Chain([scales[i], Split(shapes[i], rest)])
         return rest, [(math.prod(m.shape),)]
 
     def preprocess(self) -> Chain:
         m = self.model
-        if m.preprocess not in ("none", "logit", "normalize"):
-            raise OptionError(f"preprocess={m.preprocess!r} is not known; use 'none', 'logit' or 'normalize'.")
+        if m.preprocess not in ("none", "logit", "normalize", "standardize"):
+            raise OptionError(f"preprocess={m.preprocess!r} is not known; use 'none', 'logit', 'normalize' or 'standardize'.")
         parts: list[Bijection] = []
         if m.levels is not None:
             if not 2 <= m.levels <= 256:
@@ -184,6 +182,8 @@ class Builder:
             parts.append(Affine(torch.zeros(()), torch.tensor(float(m.levels))))
         if m.preprocess == "logit":
             parts.append(Logit(m.alpha))
+        elif m.preprocess == "standardize":
+            parts.append(Affine(torch.zeros(m.shape), torch.ones(m.shape)))
         elif m.preprocess == "normalize":
             if len(m.mean) != m.shape[0] or len(m.std) != m.shape[0]:
                 raise OptionError(f"mean and std need one number for each of the {m.shape[0]} channels.")
@@ -225,45 +225,3 @@ def build_config(config: Config) -> Flow:
     flow = Builder(config).flow().eval()
     flow.config = config
     return flow
-
-
-def save(flow: Flow, path: str | Path) -> Path:
-    """Write a model to a folder: weights as safetensors, configuration as JSON. Each file appears whole or not at all."""
-    from safetensors.torch import save_file
-
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().contiguous() for k, v in flow.state_dict().items()}
-    if flow.config is None:
-        raise InputError("Only a flow that build() or load() made can be saved to a folder; use its state_dict() otherwise.")
-    config = flow.config.as_dict()
-    text = json.dumps({"format": 1, "dtype": str(flow.dtype).removeprefix("torch."), "config": config}, indent=1)
-    weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
-    save_file(state, weights_part)
-    config_part.write_text(text + "\n")
-    for part in (weights_part, config_part):
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(part.with_suffix(""))
-    return folder
-
-
-def load(path: str | Path, device: str | torch.device = "cpu") -> Flow:
-    """A model from a folder that `save` wrote, ready for evaluation."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    folder = Path(path)
-    missing = [name for name in ("model.json", "model.safetensors") if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{folder} holds no saved model: {missing[0]} is missing; give the folder that save() wrote.")
-    try:
-        description = json.loads((folder / "model.json").read_text())
-        state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
-        flow = build_config(Config.from_dict(description["config"]))
-        flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
-    except (SafetensorError, json.JSONDecodeError, KeyError, RuntimeError) as error:
-        raise CheckpointError(
-            f"The model in {folder} is damaged or of another version: {str(error).splitlines()[0]}"
-        ) from error
-    return flow.eval()

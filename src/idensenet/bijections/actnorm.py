@@ -34,15 +34,21 @@ class ActNorm(Bijection):
                 "An ActNorm has seen no data yet: call flow.initialize(batch) with a batch of training data first."
             )
         self._ready = True
-        if x.shape[1] != len(parameter):
-            raise ShapeError(f"This ActNorm takes {len(parameter)} channels, not a tensor of shape {tuple(x.shape)}.")
+        self._check(x)
         return parameter.view(1, -1, *[1] * (x.ndim - 2))
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim < 2 or x.shape[1] != len(self.shift):
+            raise ShapeError(f"This ActNorm takes {len(self.shift)} channels, not a tensor of shape {tuple(x.shape)}.")
 
     def _log_det(self, x: Tensor) -> Tensor:
         return constant_log_det(x, self.log_scale.sum() * (math.prod(x.shape[1:]) // len(self.log_scale)))
 
     def initialize(self, x: Tensor) -> Tensor:
         if not bool(self.initialized):
+            self._check(x)
+            if x.numel() == 0:
+                raise ShapeError(f"An ActNorm learns nothing from an empty batch, {tuple(x.shape)}; initialize with data.")
             with torch.no_grad():
                 rows = x.transpose(0, 1).flatten(1)
                 std = rows.std(1, unbiased=False)

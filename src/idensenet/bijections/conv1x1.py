@@ -41,4 +41,5 @@ class InvertibleConv1x1(Bijection):
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         weight = self.weight.detach().double()
         upper = float(torch.linalg.matrix_norm(weight, norms.norm))
-        return 1 / float(torch.linalg.matrix_norm(torch.linalg.inv(weight), norms.norm)), upper
+        inverse, info = torch.linalg.inv_ex(weight)
+        return (0.0 if int(info) else 1 / float(torch.linalg.matrix_norm(inverse, norms.norm))), upper

@@ -60,8 +60,16 @@ class Affine(Bijection):
     @classmethod
     def standardize(cls, data: Tensor) -> Affine:
         """To mean 0 and deviation 1 per dimension of `data`; a constant dimension is only shifted."""
+        affine = cls(torch.zeros_like(data[0]), torch.ones_like(data[0]))
+        affine.fit(data)
+        return affine
+
+    @torch.no_grad()
+    def fit(self, data: Tensor) -> None:
+        """Take location and scale from data, per dimension; a constant dimension is only shifted."""
         std = data.std(0, unbiased=False)
-        return cls(data.mean(0), torch.where(std > 0, std, torch.ones_like(std)))
+        self.loc.copy_(data.mean(0))
+        self.scale.copy_(torch.where(std > 0, std, torch.ones_like(std)))
 
     def _log_det(self, x: Tensor) -> Tensor:
         try:

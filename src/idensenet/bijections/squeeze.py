@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from idensenet.bijections.base import Bijection, check_event, no_log_det
@@ -25,12 +24,17 @@ class Squeeze(Bijection):
     def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
         if x.ndim != 4 or x.shape[2] % 2 or x.shape[3] % 2:
             raise ShapeError(f"A squeeze halves both sides of an image, so they must be even; the shape is {tuple(x.shape)}.")
-        return F.pixel_unshuffle(x, 2), no_log_det(x)
+        # pixel_unshuffle and its inverse do the same, but leave an empty batch as it is
+        n, c, h, w = x.shape
+        rows = x.reshape(n, c, h // 2, 2, w // 2, 2)
+        return rows.permute(0, 1, 3, 5, 2, 4).flatten(1, 3), no_log_det(x)
 
     def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
         if y.ndim != 4 or y.shape[1] % 4:
             raise ShapeError(f"Undoing a squeeze needs a number of channels that 4 divides; the shape is {tuple(y.shape)}.")
-        return F.pixel_shuffle(y, 2), no_log_det(y)
+        n, c, h, w = y.shape
+        patches = y.reshape(n, c // 4, 2, 2, h, w)
+        return patches.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3), no_log_det(y)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         return 1.0, 1.0

@@ -1,0 +1,157 @@
+"""Every recipe: it is there, it inverts, it is certified before and after training."""
+
+import pytest
+import torch
+
+import idensenet as idn
+from flows import coarse_norms, data, train
+from idensenet.bijections import ResidualBlock
+
+NAMES = [
+    "cifar10-coupling-hybrid",
+    "cifar10-glow-hybrid",
+    "cifar10-idensenet",
+    "cifar10-idensenet-hybrid",
+    "cifar10-idensenet-small",
+    "cifar10-idensenet-small-depth2",
+    "cifar10-idensenet-small-depth4",
+    "cifar10-idensenet-small-depth5",
+    "cifar10-idensenet-small-leaky",
+    "cifar10-idensenet-small-lipswish",
+    "cifar10-iresnet",
+    "cifar10-resflow",
+    "cifar10-resflow-hybrid",
+    "cifar10-resflow-small",
+    "cifar10-resflow-small-clipswish",
+    "cifar10-resflow-small-extended",
+    "cifar10-resflow-small-leaky",
+    "digits-idensenet",
+    "imagenet32-idensenet",
+    "imagenet32-resflow",
+    "mnist-idensenet",
+    "toy-idensenet",
+    "toy-idensenet-clipswish",
+    "toy-idensenet-fixed",
+    "toy-resflow",
+    "toy-resflow-extended",
+]
+TOY = [name for name in NAMES if name.startswith("toy-")]
+FAST = [*TOY, "digits-idensenet", "mnist-idensenet"]
+LARGE = [name for name in NAMES if name not in FAST]
+
+
+def marked(fast):
+    """All recipes, the ones that are not fast as slow tests."""
+    return [pytest.param(name, marks=[] if name in fast else pytest.mark.slow) for name in NAMES]
+
+
+def test_the_recipes_are_those_of_the_design():
+    assert idn.recipes() == NAMES
+
+
+@pytest.fixture
+def solutions(monkeypatch):
+    """Every solution that a block finds, with the goal its residual had to meet."""
+    found = []
+    real = ResidualBlock.solve
+
+    def spy(self, y):
+        solution = real(self, y)
+        tol = self.solver.tol or (1e-12 if y.dtype == torch.float64 else 1e-6)
+        size = y.flatten(1).norm(dim=1)
+        goal = torch.clamp(4 * torch.finfo(y.dtype).eps * size, min=tol * (y[0].numel() ** 0.5))
+        found.append((solution, goal))
+        return solution
+
+    monkeypatch.setattr(ResidualBlock, "solve", spy)
+    return found
+
+
+def round_trips(flow, batch, tolerance, solutions, record_property):
+    """x -> z -> x in units of [0, 1] for images, and z -> x -> z after the preprocessing, in units of the largest |z|."""
+    # ActNorm per dimension: from very few images it takes scales of thousands, which no float32 can undo
+    flow.initialize(data(flow, 16, seed=1))
+    x = data(flow, 16 if flow.levels is None else batch)
+    with torch.no_grad():
+        smooth = flow.dequantize(x)
+        z = flow.body.encode(flow.preprocess.encode(smooth))
+        back = flow.preprocess.decode(flow.body.decode(z))
+        latent = torch.randn_like(z)
+        again = flow.body.encode(flow.body.decode(latent))
+    there = float((back - smooth).abs().max()) / (flow.levels or 1)
+    again = float((again - latent).abs().max() / latent.abs().max())
+    assert float((z - flow.preprocess.encode(smooth).view_as(z)).abs().max()) > 1e-3  # it does something
+    assert there < tolerance
+    assert again < tolerance
+    blocks = flow.named_blocks()
+    assert len(solutions) == 2 * len(blocks)
+    for solution, goal in solutions:
+        assert bool(solution.converged.all())
+        assert bool((solution.residual <= goal).all())
+    if blocks:
+        record_property("residual", max(float(solution.residual.max()) for solution, _ in solutions))
+    record_property("round_trip", (there, again))
+
+
+# the norms of the large recipes need not be exact to a permille to be inverted
+@pytest.mark.parametrize("name", marked([*FAST, "cifar10-idensenet-small", "cifar10-resflow-small"]))
+def test_round_trips_in_float32(name, solutions, record_property):
+    round_trips(coarse_norms(idn.build(name)), 2, 1e-5, solutions, record_property)
+
+
+@pytest.mark.parametrize("name", marked(FAST))
+def test_round_trips_in_float64(name, solutions, record_property):
+    round_trips(coarse_norms(idn.build(name).double()), 1, 1e-10, solutions, record_property)
+
+
+def test_a_sloppy_solver_fails_the_round_trip(solutions, record_property):
+    flow = idn.build("toy-idensenet", solver={"method": "picard", "tol": 1e-3})
+    with pytest.raises(AssertionError):
+        round_trips(flow, 2, 1e-5, solutions, record_property)
+
+
+def certified(flow):
+    certificate = flow.certify()
+    assert certificate.contractive, str(certificate)
+    assert len(certificate.blocks) == len(flow.named_blocks())
+    assert 0 < certificate.L < 1
+    return certificate
+
+
+@pytest.mark.parametrize("name", [*TOY, "digits-idensenet", pytest.param("mnist-idensenet", marks=pytest.mark.slow)])
+def test_certified_at_initialisation_and_after_fifty_steps(name):
+    flow = idn.build(name)
+    flow.initialize(data(flow, 4 if flow.levels else 64))
+    before = certified(flow)
+    train(flow, 50, 4 if flow.levels else 64)
+    after = certified(flow)
+    assert before.L != after.L
+
+
+RESIDUAL = [name for name in LARGE if "coupling" not in name and "glow" not in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESIDUAL)
+def test_large_recipes_are_certified_at_initialisation(name):
+    certified(idn.build(name))
+
+
+# One block of each scale is what a large recipe repeats; fifty steps of all of them would take hours.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RESIDUAL if not name.startswith("imagenet32")])
+def test_blocks_of_large_recipes_are_certified_after_fifty_steps(name):
+    flow = idn.build(name, blocks=(1, 1, 1), fc_blocks=1, logdet={"exact_terms": 1})
+    flow.initialize(data(flow, 4))
+    before = certified(flow)
+    train(flow, 50, 4)
+    after = certified(flow)
+    assert before.L != after.L
+
+
+@pytest.mark.parametrize("name", ["cifar10-coupling-hybrid", "cifar10-glow-hybrid"])
+def test_couplings_have_no_certificate_and_claim_none(name):
+    certificate = idn.build(name, blocks=(1, 1, 1), fc_blocks=1).certify()
+    assert certificate.blocks == ()
+    assert certificate.lower == 0
+    assert certificate.upper == float("inf")
