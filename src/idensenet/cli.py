@@ -1,0 +1,65 @@
+"""The command line: idensenet COMMAND [options]. Exit code 0, 1 for a failure, 2 for bad input, 130 when interrupted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from idensenet.errors import InputError, UnknownNameError, nearest
+
+COMMANDS = {
+    "demo": ("idensenet.commands.demo", "fit a flow to the checkerboard, with pictures and a report"),
+    "train": ("idensenet.commands.train", "train a recipe, or continue a run"),
+    "evaluate": ("idensenet.commands.use", "score a model on held-out data"),
+    "sample": ("idensenet.commands.use", "draw samples"),
+    "score": ("idensenet.commands.use", "log-density, typicality and quantile of your own data"),
+    "reconstruct": ("idensenet.commands.use", "send data there and back"),
+    "certify": ("idensenet.commands.use", "guaranteed Lipschitz bounds"),
+    "report": ("idensenet.commands.use", "write the page of a run"),
+    "data": ("idensenet.commands.data", "download or import a data set"),
+    "recipes": ("idensenet.commands.data", "list all models"),
+}
+
+
+def usage() -> str:
+    lines = [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
+    return (
+        "usage: idensenet COMMAND [options]\n\nDensity models you can invert, certify and trust.\n\n"
+        + "\n".join(lines)
+        + "\n\n'idensenet COMMAND --help' tells more. example: idensenet demo"
+    )
+
+
+def run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name == "--version":
+        from idensenet import __version__
+
+        print(__version__)
+        return 0
+    if name not in COMMANDS:
+        raise UnknownNameError(f"There is no command {name!r}; {nearest(name, list(COMMANDS))}")
+    command: Callable[[list[str]], int] = getattr(import_module(COMMANDS[name][0]), name)
+    return command(rest)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        return run(sys.argv[1:] if arguments is None else arguments)
+    except InputError as error:
+        print(f"idensenet: {error}", file=sys.stderr)
+        return 2
+    except (ArithmeticError, OSError) as error:
+        print(f"idensenet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("idensenet: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

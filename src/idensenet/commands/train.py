@@ -1,0 +1,157 @@
+"""idensenet train: a new run, or the rest of an old one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idensenet.commands.parsing import Parser, add_groups, config_of, leading_name, recipe_config
+from idensenet.config import Config
+from idensenet.data.catalog import open_source
+from idensenet.data.source import Source
+from idensenet.errors import CheckpointError, OptionError
+from idensenet.training.loop import Trainer
+from idensenet.training.run import RunFolder
+
+EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
+
+
+def source_of(config: Config) -> Source:
+    d = config.data
+    return open_source(
+        d.name,
+        root=d.root,
+        folder=d.folder,
+        table=d.table,
+        columns=d.columns,
+        size=d.size,
+        channels=d.channels,
+        seed=d.split_seed,
+    )
+
+
+def fitted(config: Config, source: Source) -> Config:
+    """The model adapted to data of one's own: its shape, its levels, its preprocessing."""
+    own = config.data.folder is not None or config.data.table is not None
+    m = config.model
+    if own and m.shape != source.shape:
+        m = dataclasses.replace(m, shape=source.shape, levels=source.levels)
+        if source.levels is None and m.preprocess == "none":
+            m = dataclasses.replace(m, preprocess="standardize")
+    if m.shape != source.shape or (m.levels is None) != (source.levels is None):
+        raise OptionError(
+            f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
+            f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
+        )
+    return dataclasses.replace(config, model=m)
+
+
+def start(config: Config, recipe: str | None, command: str, resume: RunFolder | None = None, step: int | None = None) -> int:
+    """Train, in a new folder or from a checkpoint."""
+    source = source_of(config)
+    run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
+    trainer = Trainer(fitted(config, source), source, run)
+    if trainer.rank == 0:
+        with run.locked():
+            return _locked(trainer, recipe, command, resume is not None, step)
+    return _locked(trainer, recipe, command, resume is not None, step)
+
+
+def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: int | None) -> int:
+    run = trainer.run
+    if resume:
+        steps = run.checkpoints.steps()
+        if not steps:
+            raise CheckpointError(f"The run in {run.path} has no checkpoint to continue from; train it anew in another folder.")
+        trainer.resume(step if step is not None else steps[-1])
+    else:
+        if trainer.rank == 0:
+            run.create(trainer.config, recipe, command)
+        trainer.fabric.barrier()
+        trainer.start()
+    if trainer.rank == 0 and trainer.config.output.display != "quiet":
+        s = trainer.schedule
+        print(
+            f"{trainer.flow.num_parameters:,} parameters, steps {trainer.progress.step} to {s.steps}, results in {run.path}",
+            flush=True,
+        )
+    code = trainer.train()
+    if trainer.rank == 0 and code == 0:
+        from idensenet.report.page import write_report
+
+        page = write_report(run)
+        if trainer.config.output.display != "quiet":
+            print(f"report: {page}")
+    return code
+
+
+def dry_run(config: Config, steps: int = 3) -> int:
+    """Print what would be run, how large it is, and how long it would take, from a few timed steps."""
+    import tempfile
+
+    import yaml
+
+    from idensenet.training.interrupt import StopRequest
+
+    source = source_of(config)
+    config = fitted(config, source)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(config, source, RunFolder(folder))
+        trainer.start()
+        trainer.step(0, StopRequest())
+        began = time.monotonic()
+        for number in range(1, steps + 1):
+            trainer.step(number, StopRequest())
+        seconds = (time.monotonic() - began) / steps
+    print(yaml.safe_dump(config.as_dict(), sort_keys=False), end="")
+    import resource
+
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    total = seconds * trainer.schedule.steps
+    print(f"parameters: {trainer.flow.num_parameters:,}")
+    print(f"memory: {memory:.2f} GB at its peak over {steps + 1} steps")
+    print(f"time: {seconds:.3g} s a step, {trainer.schedule.steps:,} steps, about {total / 3600:.3g} hours")
+    return 0
+
+
+def train(arguments: list[str]) -> int:
+    name = leading_name(arguments)
+    resumed = _resumed_path(arguments)
+    if resumed is not None:
+        config = RunFolder(resumed).config()
+    elif name is not None:
+        config = recipe_config(name)
+    else:
+        config = Config()
+    parser = Parser("train", "Train a model of a recipe, or continue a run.", EXAMPLE)
+    parser.add_argument(
+        "recipe", type=str | None, nargs="?", default=None, help="name of a recipe; 'idensenet recipes' lists them"
+    )
+    parser.add_argument("--config", action="config", help="YAML file of options")
+    parser.add_argument("--resume", type=str | None, default=None, help="folder of a run to continue")
+    parser.add_argument("--step", type=int | None, default=None, help="with --resume: which checkpoint to continue from")
+    parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
+    add_groups(parser, config)
+    values: Any = parser.read(arguments)
+    config = config_of(values)
+    if name is None and resumed is None and not values.config:
+        raise OptionError("What to train is missing: give a recipe ('idensenet recipes' lists them), a --config or a --resume.")
+    if values.dry_run:
+        return dry_run(config)
+    torch.set_float32_matmul_precision("highest")
+    command = shlex.join(["idensenet", "train", *arguments])
+    return start(config, name, command, RunFolder(resumed) if resumed else None, values.step)
+
+
+def _resumed_path(arguments: list[str]) -> Path | None:
+    for i, word in enumerate(arguments):
+        if word == "--resume" and i + 1 < len(arguments):
+            return Path(arguments[i + 1])
+        if word.startswith("--resume="):
+            return Path(word.split("=", 1)[1])
+    return None

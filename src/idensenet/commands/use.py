@@ -1,0 +1,241 @@
+"""Using a trained model: evaluate, sample, score, reconstruct, certify, report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from idensenet.commands.parsing import Parser, add_groups
+from idensenet.commands.train import source_of
+from idensenet.config import Config, DataConfig
+from idensenet.data.shuffle import split_rows
+from idensenet.data.source import Source, Split
+from idensenet.data.table import read_table
+from idensenet.errors import InputError, OptionError
+from idensenet.flow import Flow
+from idensenet.storage import load
+from idensenet.training.checkpoint import write_atomically
+from idensenet.training.evaluation import score_split, summary
+from idensenet.training.run import RunFolder
+
+
+def _model_and_source(run: str, overrides: Any = None) -> tuple[Flow, Source]:
+    """A trained model and the data it was trained on; options given on the command line change what is read."""
+    flow = load(run)
+    assert flow.config is not None
+    config = flow.config
+    if overrides is not None and (overrides.folder or overrides.table or overrides.name):
+        config = Config(data=overrides)
+    elif overrides is not None and overrides.root != Config().data.root:
+        config = config.replace(data={"root": overrides.root})
+    source = source_of(config)
+    if source.shape != flow.shape:
+        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
+    return flow, source
+
+
+def _output_folder(run: str) -> Path:
+    """Results go beside the run, or here for a model that comes with the package."""
+    return Path(run) if RunFolder(run).exists() else Path()
+
+
+def _parser(command: str, description: str, example: str) -> Parser:
+    parser = Parser(command, description, example)
+    parser.add_argument("run", type=str, help="folder of a run, or a model that comes with the package (moons, ...)")
+    return parser
+
+
+def evaluate(arguments: list[str]) -> int:
+    parser = _parser(
+        "evaluate", "Score a model on held-out data, every term itemised.", "idensenet evaluate runs/moons --samples 1000"
+    )
+    parser.add_argument("--samples", type=int | None, default=None, help="how many held-out samples; all by default")
+    parser.add_argument("--batch", type=int, default=100, help="samples at a time; changes no number")
+    add_groups(parser, Config(), ("data",))
+    values = parser.read(arguments)
+    flow, source = _model_and_source(values.run, values.data)
+    scores = _with_progress("evaluating", flow, source.test, values.samples, values.batch)
+    found = {"run": values.run, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
+    _print_summary(found, flow, source)
+    folder = _output_folder(values.run)
+    write_atomically(folder / "evaluation.json", json.dumps(found, indent=1) + "\n")
+    print(f"written to {folder / 'evaluation.json'}")
+    return 0
+
+
+def _with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int) -> dict[str, torch.Tensor]:
+    from rich.progress import Progress
+
+    count = len(split) if limit is None else min(limit, len(split))
+    with Progress(transient=True) as progress:
+        task = progress.add_task(what, total=count)
+        return score_split(flow, split, limit, batch, lambda done: progress.update(task, completed=done))
+
+
+def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    unit = flow.dims * math.log(2) if flow.levels else None
+    table = Table(title=f"{found['data']}, {found['samples']} held-out samples")
+    table.add_column("term")
+    table.add_column("nats", justify="right")
+    if unit:
+        table.add_column("bits/dim", justify="right")
+    names = {
+        "base": "-log N(z; 0, I)",
+        "log_det": "-log-det of the flow",
+        "preprocess": "-log-det of the preprocessing",
+        "levels": "dequantisation: D ln levels",
+    }
+    for name, title in names.items():
+        value = -found["terms"][name]
+        table.add_row(title, f"{value:.6g}", *([f"{value / unit:.6f}"] if unit else []))
+    bits = [f"{found['bits_per_dim']:.6f} +- {found['bits_per_dim_error']:.4f}"] if unit else []
+    table.add_row("negative log-density", f"{found['nats']:.6f} +- {found['nats_error']:.4f}", *bits)
+    console = Console()
+    console.print(table)
+    if "accuracy" in found:
+        console.print(f"accuracy {found['accuracy']:.4f}, expected calibration error {found['calibration_error']:.4f}")
+    if source.stream is not None:
+        console.print(f"entropy of {source.name}: {source.stream.entropy:.4f} nats; no model scores lower")
+    for note in source.notes:
+        console.print(note)
+
+
+def sample(arguments: list[str]) -> int:
+    parser = _parser("sample", "Draw samples from a model.", "idensenet sample runs/digits -n 64 --out samples.png")
+    parser.add_argument("-n", "--number", type=int, default=64, help="how many")
+    parser.add_argument("--out", type=str, default="samples.png", help="a .png picture, or .npy / .csv for the numbers")
+    parser.add_argument("--temperature", type=float, default=1.0, help="scale of the latent noise; below 1 for typical samples")
+    parser.add_argument("--seed", type=int, default=0, help="of the latent noise")
+    values = parser.read(arguments)
+    out = _writable(values.out, (".png", ".npy", ".csv"))
+    flow = load(values.run)
+    generator = torch.Generator(flow.device).manual_seed(values.seed)
+    drawn = flow.sample(values.number, generator, values.temperature).cpu()
+    if out.suffix == ".npy":
+        np.save(out, drawn.numpy())
+    elif out.suffix == ".csv":
+        np.savetxt(out, drawn.flatten(1).numpy(), delimiter=",", fmt="%.9g")
+    else:
+        _picture_of_samples(flow, drawn, out)
+    print(f"{values.number} samples in {out}")
+    return 0
+
+
+def _picture_of_samples(flow: Flow, drawn: torch.Tensor, out: Path) -> None:
+    from idensenet.report.pictures import image_grid, magnification, points_picture, save_image
+
+    if flow.levels is None:
+        points_picture(drawn, out)
+    else:
+        save_image(image_grid(drawn, flow.levels, scale=magnification(flow.shape[1])), out)
+
+
+def _writable(path: str, endings: tuple[str, ...]) -> Path:
+    out = Path(path)
+    if out.suffix not in endings:
+        raise OptionError(f"--out {path} must end in {' or '.join(endings)}.")
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise OptionError(f"--out {path} cannot be written: {out.parent} is not a folder that can be written to.")
+    return out
+
+
+def score(arguments: list[str]) -> int:
+    parser = _parser(
+        "score",
+        "Log-density, typicality and quantile of every row of your data.",
+        "idensenet score runs/mine --data.table new.csv --out scores.csv",
+    )
+    parser.add_argument("--out", type=str, default="scores.csv", help="CSV file to write")
+    parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
+    add_groups(parser, Config(), ("data",))
+    values = parser.read(arguments)
+    out = _writable(values.out, (".csv",))
+    if not (values.data.table or values.data.folder or values.data.name):
+        raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
+    flow, trained_on = _model_and_source(values.run)
+    found = _own_scores(flow, values.data, trained_on).cpu().double()
+    reference = (
+        _with_progress("scoring training data", flow, trained_on.train, values.reference, 100)["log_prob"].cpu().double()
+    )
+    ordered = reference.sort().values
+    quantile = torch.searchsorted(ordered, found.contiguous(), right=True).double() / len(ordered)
+    typicality = (found - reference.mean()).abs() / reference.std()
+    part = out.with_name(out.name + ".part")
+    with part.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", "log_density", "typicality", "quantile"])
+        for i, (a, b, c) in enumerate(zip(found.tolist(), typicality.tolist(), quantile.tolist(), strict=True)):
+            writer.writerow([i, f"{a:.9g}", f"{b:.6g}", f"{c:.6g}"])
+    part.replace(out)
+    print(f"{len(found)} rows in {out}: log_density in nats; typicality, the distance from the training mean in deviations;")
+    print(f"quantile, the fraction of {len(reference)} training samples that are no more likely")
+    return 0
+
+
+def _own_scores(flow: Flow, given: DataConfig, trained_on: Source) -> torch.Tensor:
+    """Log-densities of one's own rows or images, in the order of the file or of the file names."""
+    if given.table is not None:
+        table = read_table(Path(given.table), given.columns or trained_on.columns or None)
+        if table.values.shape[1:] != flow.shape:
+            raise OptionError(f"The model takes {flow.shape[0]} columns, but {given.table} has {table.values.shape[1]}.")
+        return _with_progress("scoring", flow, Split(table.values), None, 100)["log_prob"]
+    source = source_of(Config(data=given))
+    if source.shape != flow.shape:
+        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
+    if given.folder is None:
+        return _with_progress("scoring", flow, source.test, None, 100)["log_prob"]
+    parts = [_with_progress("scoring", flow, part, None, 100)["log_prob"] for part in (source.train, source.test)]
+    rows = np.concatenate(split_rows(len(source.train) + len(source.test), 0.1, given.split_seed))
+    return torch.cat(parts)[torch.from_numpy(np.argsort(rows))]
+
+
+def reconstruct(arguments: list[str]) -> int:
+    parser = _parser(
+        "reconstruct", "Send held-out data there and back.", "idensenet reconstruct runs/digits --out round_trip.png"
+    )
+    parser.add_argument("-n", "--number", type=int, default=32, help="how many samples")
+    parser.add_argument("--out", type=str, default="round_trip.png", help="picture to write")
+    add_groups(parser, Config(), ("data",))
+    values = parser.read(arguments)
+    out = _writable(values.out, (".png",))
+    flow, source = _model_and_source(values.run, values.data)
+    x, _ = source.test.batch(np.arange(min(values.number, len(source.test))))
+    x = x if flow.levels else x.to(flow.dtype)
+    with torch.no_grad():
+        before = flow.dequantize(x)
+        after, _ = flow.inverse(flow(x)[0])
+    error = (after - before).abs() / (flow.levels or 1)
+    from idensenet.report.pictures import reconstruction_picture
+
+    reconstruction_picture(flow, before, after, error, out)
+    unit = " (in units of the whole range of a pixel)" if flow.levels else ""
+    print(f"largest error {float(error.max()):.3g}, mean {float(error.mean()):.3g}{unit}; picture: {out}")
+    return 0
+
+
+def certify(arguments: list[str]) -> int:
+    values = _parser("certify", "Guaranteed Lipschitz bounds of every block.", "idensenet certify runs/moons").read(arguments)
+    certificate = load(values.run).certify()
+    print(certificate)
+    return 0 if certificate.contractive else 1
+
+
+def report(arguments: list[str]) -> int:
+    values = _parser("report", "Write the page of a run.", "idensenet report runs/moons").read(arguments)
+    from idensenet.report.page import write_report
+
+    run = RunFolder(values.run)
+    if not run.exists():
+        raise InputError(f"{values.run} is not the folder of a run; 'idensenet train' makes one.")
+    print(f"report: {write_report(run)}")
+    return 0

@@ -1,0 +1,39 @@
+"""Averaged weights: what is evaluated, saved for use and never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from idensenet.flow import Flow
+
+
+class Average:
+    """An exponential average of all parameters; the decay rises as min(decay, (1 + t) / (10 + t))."""
+
+    def __init__(self, flow: Flow, decay: float) -> None:
+        self.decay = decay
+        self.weights: dict[str, Tensor] = {name: p.detach().clone() for name, p in flow.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, flow: Flow, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.weights.values()), [p.detach() for p in flow.parameters()], 1 - decay)
+
+    @contextmanager
+    def swapped_in(self, flow: Flow) -> Iterator[None]:
+        """The flow has the averaged weights inside, and exactly its own state again after."""
+        if self.decay == 0:
+            yield
+            return
+        kept = {name: value.detach().clone() for name, value in flow.state_dict().items()}
+        with torch.no_grad():
+            for name, parameter in flow.named_parameters():
+                parameter.copy_(self.weights[name])
+        try:
+            yield
+        finally:
+            flow.load_state_dict(kept)

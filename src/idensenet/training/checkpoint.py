@@ -1,0 +1,154 @@
+"""Checkpoints: folders that are complete or not there, with a hash of every file. No pickle.
+
+RUN/checkpoints/step-00000100/
+    weights.safetensors    parameters and buffers in training (norms too)
+    average.safetensors    averaged parameters
+    optimizer.safetensors  moments of Adam
+    model/                 what idensenet.load reads: the averaged model, ready for use
+    state.json             step, best score, skipped steps
+    manifest.json          SHA-256 of all of these
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idensenet.errors import CheckpointError
+from idensenet.flow import Flow
+from idensenet.lipschitz import refresh_norms
+from idensenet.storage import save
+from idensenet.training.averaging import Average
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    best: float | None = None
+    skipped: int = 0
+
+
+def write_atomically(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _slow_digest(file)
+
+
+def _slow_digest(file: Any) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{key}": value.detach().contiguous() for index, entry in state.items() for key, value in entry.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+class Checkpoints:
+    """The checkpoints of one run. The last two and the best are kept."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.folder = run, run / "checkpoints"
+
+    def steps(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(p.name.removeprefix("step-")) for p in self.folder.glob("step-*"))
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def best(self) -> int | None:
+        file = self.run / "best.json"
+        return int(json.loads(file.read_text())["step"]) if file.is_file() else None
+
+    def write(self, flow: Flow, average: Average, optimizer: torch.optim.Optimizer, progress: Progress, best: bool) -> Path:
+        """All of it to a temporary folder, which then appears under its name in one go."""
+        from safetensors.torch import save_file
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".part-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=self.folder))
+        try:
+            save_file({k: v.detach().contiguous() for k, v in flow.state_dict().items()}, part / "weights.safetensors")
+            save_file({k: v.contiguous() for k, v in average.weights.items()}, part / "average.safetensors")
+            save_file(optimizer_tensors(optimizer), part / "optimizer.safetensors")
+            with average.swapped_in(flow):
+                refresh_norms(flow)
+                save(flow, part / "model")
+            (part / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
+            files = sorted(p for p in part.rglob("*") if p.is_file())
+            manifest = {str(p.relative_to(part)): _digest(p) for p in files}
+            (part / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+            for file in [*files, part / "manifest.json"]:
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+            target = self.path(progress.step)
+            if target.exists():
+                shutil.rmtree(target)
+            part.replace(target)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        if best:
+            write_atomically(self.run / "best.json", json.dumps({"step": progress.step, "score": progress.best}) + "\n")
+        keep = {*self.steps()[-2:], self.best()}
+        for step in self.steps():
+            if step not in keep:
+                shutil.rmtree(self.path(step))
+        return target
+
+    def check(self, step: int) -> Path:
+        """The folder of a checkpoint, after comparing every file with its hash."""
+        folder = self.path(step)
+        try:
+            manifest: dict[str, str] = json.loads((folder / "manifest.json").read_text())
+            bad = [name for name, digest in manifest.items() if _digest(folder / name) != digest]
+        except (OSError, ValueError) as error:
+            bad = [str(getattr(error, "filename", None) or "manifest.json")]
+        if bad:
+            others = [other for other in self.steps() if other < step]
+            remedy = f"the one before it is step {others[-1]}: add --step {others[-1]}" if others else "there is no earlier one"
+            raise CheckpointError(f"The checkpoint of step {step} in {self.run} is damaged ({Path(bad[0]).name}); {remedy}.")
+        return folder
+
+    def read(self, step: int, flow: Flow, average: Average, optimizer: torch.optim.Optimizer) -> Progress:
+        from safetensors.torch import load_file
+
+        folder = self.check(step)
+        device = str(flow.device)
+        flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
+        averaged = load_file(folder / "average.safetensors", device=device)
+        average.weights = {name: averaged[name] for name in average.weights}
+        restore_optimizer(optimizer, load_file(folder / "optimizer.safetensors", device=device))
+        return Progress(**json.loads((folder / "state.json").read_text()))

@@ -1,0 +1,100 @@
+"""Showing how a run goes: a live display, plain lines for logs and pipes, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from idensenet.errors import OptionError
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def line(metrics: Mapping[str, Any]) -> str:
+    """Metrics as one readable line."""
+    shown = []
+    for name, value in metrics.items():
+        if name in ("step", "time", "kind"):
+            continue
+        shown.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(shown)
+
+
+class Display(ABC):
+    def __init__(self, steps: int, start: int) -> None:
+        self.steps, self.start, self.began = steps, start, time.monotonic()
+
+    def time_left(self, step: int) -> float:
+        done = max(1, step - self.start)
+        return (time.monotonic() - self.began) / done * (self.steps - step)
+
+    @abstractmethod
+    def metrics(self, step: int, metrics: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def say(self, text: str) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Quiet(Display):
+    def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Plain(Display):
+    """One line each time, as a log file likes it."""
+
+    def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        print(f"step {step}/{self.steps}: {line(metrics)}, left {clock(self.time_left(step))}", flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Rich(Display):
+    """A progress bar with the latest metrics under it."""
+
+    def __init__(self, steps: int, start: int) -> None:
+        super().__init__(steps, start)
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self.progress = Progress(*columns, TextColumn("{task.description}"))
+        self.task = self.progress.add_task("starting", total=steps, completed=start)
+        self.progress.start()
+
+    def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self.progress.update(self.task, completed=step, description=line(metrics))
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def make_display(kind: str, steps: int, start: int) -> Display:
+    if kind == "auto":
+        kind = "rich" if sys.stdout.isatty() else "plain"
+    kinds: dict[str, type[Display]] = {"rich": Rich, "plain": Plain, "quiet": Quiet}
+    if kind not in kinds:
+        raise OptionError(f"output.display={kind!r} is not known; use rich, plain or quiet.")
+    return kinds[kind](steps, start)

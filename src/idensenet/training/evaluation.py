@@ -1,0 +1,77 @@
+"""Scoring a model on held-out data, every term itemised. The same numbers every time, whatever the batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idensenet.data.source import Split
+from idensenet.errors import OptionError
+from idensenet.flow import Flow
+from idensenet.hybrid import HybridFlow
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """The mean and its standard error, in float64."""
+    values = values.double()
+    return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
+
+
+def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:
+    """Expected calibration error: the gap between confidence and accuracy, averaged over bins of confidence."""
+    place = (confidence * bins).long().clamp(max=bins - 1)
+    total = 0.0
+    for i in range(bins):
+        inside = place == i
+        if bool(inside.any()):
+            gap = confidence[inside].mean() - right[inside].double().mean()
+            total += float(gap.abs()) * float(inside.double().mean())
+    return total
+
+
+@torch.no_grad()
+def score_split(
+    flow: Flow, split: Split, limit: int | None = None, batch: int = 100, report: Callable[[int], None] = lambda done: None
+) -> dict[str, Tensor]:
+    """Per sample: the terms of the log-density, and for a hybrid the class probabilities and labels."""
+    if flow.training:
+        raise OptionError("Evaluation needs flow.eval(), so that it is a function of the data.")
+    count = len(split) if limit is None else min(limit, len(split))
+    if count < 1:
+        raise OptionError("There is no sample to evaluate on.")
+    parts: dict[str, list[Tensor]] = {}
+    for start in range(0, count, batch):
+        x, y = split.batch(np.arange(start, min(start + batch, count)))
+        x = x.to(flow.device) if flow.levels else x.to(flow.device, flow.dtype)
+        found = flow.log_prob_terms(x)
+        if isinstance(flow, HybridFlow) and y is not None:
+            found["probabilities"] = flow.classify(x).softmax(1)
+            found["label"] = y.to(flow.device)
+        for name, value in found.items():
+            parts.setdefault(name, []).append(value)
+        report(min(start + batch, count))
+    scores = {name: torch.cat(values) for name, values in parts.items()}
+    scores["log_prob"] = sum((scores[name] for name in ("base", "log_det", "preprocess", "levels")), torch.zeros(()))
+    return scores
+
+
+def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
+    """Means with standard errors; in bits per dimension too where there are levels."""
+    result: dict[str, Any] = {"samples": len(scores["log_prob"])}
+    mean, error = mean_and_error(-scores["log_prob"])
+    result["nats"], result["nats_error"] = mean, error
+    if flow.levels:
+        unit = flow.dims * math.log(2)
+        result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
+    result["terms"] = {name: float(scores[name].double().mean()) for name in ("base", "log_det", "preprocess", "levels")}
+    if "label" in scores:
+        confidence, guess = scores["probabilities"].max(1)
+        right = guess == scores["label"]
+        result["accuracy"] = float(right.double().mean())
+        result["calibration_error"] = calibration_error(confidence.double(), right)
+    return result

@@ -1,0 +1,265 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idensenet.config import Config
+from idensenet.data.source import Source
+from idensenet.errors import NonFiniteError
+from idensenet.models import build_config
+from idensenet.training.averaging import Average
+from idensenet.training.batches import Batches, augment, seed_of
+from idensenet.training.checkpoint import Progress
+from idensenet.training.display import Display, make_display
+from idensenet.training.evaluation import score_split, summary
+from idensenet.training.events import Events
+from idensenet.training.interrupt import StopRequest, listening
+from idensenet.training.objective import Objective
+from idensenet.training.run import RunFolder
+from idensenet.training.schedule import Schedule
+
+PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
+
+
+class Trainer:
+    """One process of a run."""
+
+    def __init__(self, config: Config, source: Source, run: RunFolder) -> None:
+        from lightning_fabric import Fabric
+
+        t = config.train
+        self.config, self.source, self.run = config, source, run
+        self.fabric = Fabric(
+            accelerator=t.accelerator,
+            strategy="ddp" if t.devices > 1 else "auto",
+            devices=t.devices,
+            precision=t.precision,  # type: ignore[arg-type]
+        )
+        self.fabric.launch()
+        self.rank, self.world = self.fabric.global_rank, self.fabric.world_size
+        torch.manual_seed(t.seed)  # the same weights on every rank
+        dtype = torch.float64 if t.precision == "64-true" else torch.float32
+        self.flow = build_config(config).to(self.fabric.device, dtype)
+        self.batches = Batches(source, t.batch_size, t.seed, self.rank, self.world)
+        per_step = t.accumulate * self.world
+        self.schedule = Schedule.of(t, None if source.stream else max(1, self.batches.per_epoch // per_step))
+        self.objective = Objective(self.flow, t)
+        self.optimizer = torch.optim.Adam(self.flow.parameters(), t.lr, t.betas, weight_decay=t.weight_decay, fused=True)
+        self.average = Average(self.flow, t.average)
+        self.progress = Progress()
+        self.generator = torch.Generator(self.fabric.device)
+        self.bad_in_a_row = torch.zeros((), device=self.fabric.device)
+        self.bad = torch.zeros((), device=self.fabric.device)
+        self.recent: dict[str, list[Tensor]] = {}
+        self.events = Events(run.path / "events") if config.output.tensorboard and self.rank == 0 else None
+
+    # Before the first step
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return x.to(self.fabric.device) if self.flow.levels else x.to(self.fabric.device, self.flow.dtype)
+
+    def start(self) -> None:
+        """Take from the data what is to be taken from it: ActNorm, standardisation. The same on every rank."""
+        first = Batches(
+            self.source, min(self.config.train.batch_size * 4, max(1, len(self.source.train))), self.config.train.seed
+        )
+        self.flow.eval()
+        if self.config.model.preprocess == "standardize":
+            self.flow.standardize(torch.from_numpy(self.source.train.x[:]).to(self.fabric.device, self.flow.dtype))
+        self.flow.initialize(self.prepare(first(0)[0]))
+        self.average = Average(self.flow, self.config.train.average)
+
+    def resume(self, step: int) -> None:
+        self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
+        if self.rank == 0:
+            self.run.forget_after(step)
+
+    # One step
+
+    def across_ranks(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        if self.world == 1:
+            return value
+        mean = self.fabric.all_reduce(value, reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        return mean
+
+    def gradient_norm(self, stop: StopRequest) -> tuple[Tensor, bool]:
+        """Average gradients over ranks and clip them; whether anybody was asked to stop."""
+        gradients = [p.grad for p in self.flow.parameters() if p.grad is not None]
+        asked = bool(stop.signal)
+        if self.world > 1:
+            flat = torch.cat([g.flatten() for g in gradients] + [gradients[0].new_tensor([float(asked)])])
+            flat = self.across_ranks(flat)
+            for g, part in zip(gradients, torch.split(flat[:-1], [g.numel() for g in gradients]), strict=True):
+                g.copy_(part.view_as(g))
+            asked = bool(flat[-1] > 0)
+        limit = self.config.train.clip
+        norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), limit if limit is not None else math.inf, foreach=True)
+        return norm, asked
+
+    def step(self, number: int, stop: StopRequest) -> bool:
+        """One optimiser step; true if somebody asked to stop."""
+        t = self.config.train
+        self.flow.train()
+        self.flow.learn_concatenation(number >= self.schedule.concatenation_from)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.rate(number)
+        self.optimizer.zero_grad()
+        self.generator.manual_seed(seed_of(t.seed, 3, number, self.rank))
+        for i in range(t.accumulate):
+            x, y = self.batches(number * t.accumulate + i)
+            x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
+            loss, shown = self.objective(self.prepare(x), None if y is None else y.to(self.fabric.device), self.generator)
+            self.fabric.backward(loss / t.accumulate)
+            for name, value in shown.items():
+                self.recent.setdefault(name, []).append(value)
+        norm, asked = self.gradient_norm(stop)
+        # a gradient that is not finite skips the step, decided on the device
+        found = (~torch.isfinite(norm)).float()
+        self.optimizer.grad_scale, self.optimizer.found_inf = None, found  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.average.update(self.flow, number)
+        self.bad += found
+        self.bad_in_a_row = (self.bad_in_a_row + 1) * found
+        self.recent.setdefault("gradient", []).append(norm)
+        return asked
+
+    # Now and then
+
+    def record(self, entry: dict[str, Any]) -> None:
+        self.run.log(entry)
+        if self.events is not None:
+            self.events.write(entry)
+
+    def report(self, display: Display, began: float, last: int) -> None:
+        """Read the metrics of the last steps, once, and show and keep them."""
+        shown: dict[str, Any] = {}
+        for name, values in self.recent.items():
+            mean = torch.stack(values)[-1] if name == "gradient" else torch.stack(values).nanmean()
+            shown[name] = float(self.across_ranks(mean))
+        self.recent.clear()
+        self.progress.skipped += int(self.bad)
+        self.bad.zero_()
+        if int(self.bad_in_a_row) >= PATIENCE:
+            raise NonFiniteError(self.diagnosis())
+        t, done = self.config.train, self.progress.step - last
+        seconds = time.monotonic() - began
+        shown["samples/s"] = round(done * t.batch_size * t.accumulate * self.world / max(seconds, 1e-9), 1)
+        shown["memory"] = (
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform != 'darwin' else 1 << 30):.2f} GB"
+        )
+        if self.progress.skipped:
+            shown["skipped"] = self.progress.skipped
+        if self.source.stream is None:
+            shown = {"epoch": round(self.progress.step * t.accumulate * self.world / self.batches.per_epoch, 2), **shown}
+        if self.rank == 0:
+            self.run.log(
+                {"kind": "train", "step": self.progress.step, "lr": self.schedule.rate(self.progress.step - 1), **shown}
+            )
+        display.metrics(self.progress.step, shown)
+
+    def diagnosis(self) -> str:
+        """Which block is the first to produce something that is not a number."""
+        x, _ = self.batches((self.progress.step - 1) * self.config.train.accumulate)
+        place = "the objective"
+        for name, parameter in self.flow.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                return (
+                    f"{PATIENCE} steps in a row were skipped: the parameter {name} is not finite; resume from an earlier step."
+                )
+        found: list[str] = []
+        hooks = [
+            block.register_forward_hook(
+                lambda module, inputs, outputs, name=name: (
+                    found.append(name) if not all(bool(torch.isfinite(o).all()) for o in outputs) else None
+                )
+            )
+            for name, block in self.flow.named_blocks()
+        ]
+        try:
+            with torch.no_grad():
+                self.flow.log_prob(self.prepare(x), self.generator)
+            place = f"block {found[0]}" if found else place
+        except NonFiniteError as error:
+            place = f"the data ({error})"
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return f"{PATIENCE} steps in a row had a gradient that is not finite; the first to produce NaN or infinity is {place}."
+
+    def evaluate(self, display: Display) -> float:
+        """Score the averaged model on held-out data; rank 0 does it and the others wait."""
+        score = math.inf
+        if self.rank == 0:
+            self.flow.eval()
+            with self.average.swapped_in(self.flow):
+                found = summary(self.flow, score_split(self.flow, self.source.test, self.config.train.eval_samples))
+                if self.config.output.pictures:
+                    self.picture()
+            score = float(found.get("bits_per_dim", found["nats"]))
+            if self.config.train.objective == "classification":
+                score = -float(found["accuracy"])
+            self.record({"kind": "eval", "step": self.progress.step, **found})
+            accuracy = f", accuracy {found['accuracy']:.4f}" if "accuracy" in found else ""
+            unit = "bits/dim" if "bits_per_dim" in found else "nats"
+            value, error = (
+                (found["bits_per_dim"], found["bits_per_dim_error"])
+                if unit == "bits/dim"
+                else (found["nats"], found["nats_error"])
+            )
+            display.say(
+                f"step {self.progress.step}: held-out {value:.4f} +- {error:.4f} {unit}{accuracy} on {found['samples']} samples"
+            )
+        self.fabric.barrier()
+        return score
+
+    def picture(self) -> None:
+        from idensenet.report.pictures import run_picture
+
+        self.run.pictures.mkdir(exist_ok=True)
+        run_picture(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
+
+    def save(self, score: float | None) -> None:
+        best = score is not None and (self.progress.best is None or score < self.progress.best)
+        if best:
+            self.progress.best = score
+        if self.rank == 0:
+            self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress, best)
+        self.fabric.barrier()
+
+    # The loop
+
+    def train(self) -> int:
+        """Until the end, or until asked to stop; returns the exit code."""
+        s, kind = self.schedule, self.config.output.display if self.rank == 0 else "quiet"
+        display = make_display(kind, s.steps, self.progress.step)
+        began, last = time.monotonic(), self.progress.step
+        try:
+            with listening() as stop:
+                while self.progress.step < s.steps:
+                    asked = self.step(self.progress.step, stop)
+                    self.progress.step += 1
+                    number = self.progress.step
+                    finished = number == s.steps
+                    if number % self.config.train.log_every == 0 or finished or asked:
+                        self.report(display, began, last)
+                        began, last = time.monotonic(), number
+                    score = self.evaluate(display) if number % s.eval_every == 0 or finished else None
+                    if asked and not finished:
+                        self.save(score)
+                        display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")
+                        return 128 + stop.signal if stop.signal else 130
+                    if number % s.save_every == 0 or finished:
+                        self.save(score)
+        finally:
+            display.close()
+        return 0

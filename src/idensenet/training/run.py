@@ -1,0 +1,93 @@
+"""The folder of a run: its configuration, its metrics, its checkpoints, and the lock of whoever is writing to it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from idensenet.config import Config
+from idensenet.errors import CheckpointError, OptionError
+from idensenet.training.checkpoint import Checkpoints, write_atomically
+
+
+class RunFolder:
+    """RUN/config.yaml, RUN/metrics.jsonl, RUN/checkpoints, RUN/pictures, RUN/report.html."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path)
+
+    @property
+    def pictures(self) -> Path:
+        return self.path / "pictures"
+
+    def exists(self) -> bool:
+        return (self.path / "config.yaml").is_file()
+
+    def create(self, config: Config, recipe: str | None, command: str) -> None:
+        import yaml
+
+        if self.path.exists() and not self.path.is_dir():
+            raise OptionError(f"{self.path} is a file; choose another folder with --output.dir.")
+        if self.exists():
+            raise OptionError(
+                f"{self.path} already holds a run; continue it with 'idensenet train --resume {self.path}', "
+                "or choose another folder with --output.dir."
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump({"recipe": recipe, "command": command, "config": config.as_dict()}, sort_keys=False)
+        write_atomically(self.path / "config.yaml", text)
+
+    def description(self) -> dict[str, Any]:
+        """What config.yaml says: recipe, command and config."""
+        import yaml
+
+        if not self.exists():
+            raise CheckpointError(f"{self.path} holds no run (config.yaml is missing); 'idensenet train' makes one.")
+        values: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
+        return values
+
+    def config(self) -> Config:
+        return Config.from_dict(self.description()["config"])
+
+    def log(self, entry: dict[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl that are whole."""
+        file = self.path / "metrics.jsonl"
+        entries = []
+        for line in file.read_text().splitlines() if file.is_file() else []:
+            try:
+                entries.append(json.loads(line))
+            except ValueError:  # the last line of a killed process
+                continue
+        return entries
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics of steps that a resumed run will do again."""
+        kept = [entry for entry in self.metrics() if entry["step"] <= step]
+        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes to the run inside. The system frees the lock of a process that died."""
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read().strip() or "another process"
+                raise OptionError(f"{self.path} is in use by {owner}; wait for it, or choose another --output.dir.") from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            yield

@@ -1,0 +1,119 @@
+"""Whole commands, as a person types them, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TINY = [
+    "toy-idensenet", "--data.name", "moons", "--model.blocks", "[1]", "--train.max_steps", "6", "--train.batch_size", "16",
+    "--train.eval_every", "3", "--train.eval_samples", "50", "--train.log_every", "1", "--output.display", "plain",
+    "--output.pictures", "false",
+]  # fmt: skip
+
+
+def idensenet(*words, cwd, wait=True):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COVERAGE_PROCESS_START": ""}
+    command = [sys.executable, "-m", "idensenet.cli", *map(str, words)]
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if not wait:
+        return process
+    out, err = process.communicate(timeout=240)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def losses(run):
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(entry["step"], entry["nats"]) for entry in entries if entry["kind"] == "train"]
+
+
+def test_two_processes_train_resume_exactly_and_differ_from_one(tmp_path):
+    two = [*TINY, "--train.devices", "2", "--train.accelerator", "cpu"]
+    whole = idensenet("train", *two, "--output.dir", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    first = idensenet("train", *two, "--output.dir", "parts", "--train.max_steps", "3", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    rest = idensenet("train", "--resume", "parts", "--train.max_steps", "6", cwd=tmp_path)
+    assert rest.returncode == 0, rest.stderr
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    one = idensenet("train", *TINY, "--output.dir", "one", cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    assert losses(tmp_path / "one")[0] != losses(tmp_path / "whole")[0]
+
+
+def test_killing_a_run_loses_nothing_that_was_saved(tmp_path):
+    process = idensenet(
+        "train", *TINY, "--train.max_steps", "100000", "--train.save_every", "1", "--output.dir", "run", cwd=tmp_path, wait=False
+    )
+    checkpoints = tmp_path / "run" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while len(list(checkpoints.glob("step-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    last = sorted(checkpoints.glob("step-*"))[-1]
+    step = int(last.name.removeprefix("step-"))
+    rest = idensenet("train", "--resume", "run", "--train.max_steps", step + 2, "--train.save_every", "1", cwd=tmp_path)
+    assert rest.returncode == 0, rest.stderr
+    assert f"steps {step} to {step + 2}" in rest.stdout
+    assert [s for s, _ in losses(tmp_path / "run")][-1] == step + 2
+
+
+def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):
+    process = idensenet("train", *TINY, "--train.max_steps", "100000", "--output.dir", "run", cwd=tmp_path, wait=False)
+    for line in process.stdout:
+        if line.startswith("step 5/"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "idensenet train --resume run" in out
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "toy-idensnet"], "did you mean 'toy-idensenet'"),
+        (["train", "toy-idensenet", "--train.lrr", "1"], "did you mean '--train.lr'"),
+        (["train", "toy-idensenet", "--train.lr", "fast"], "train.lr"),
+        (["train"], "What to train is missing"),
+        (["train", "toy-idensenet", "--data.name", "moon"], "did you mean 'moons'"),
+        (["train", "digits-idensenet", "--data.name", "moons"], "choose another recipe"),
+        (["train", "--resume", "nowhere"], "holds no run"),
+        (["trian"], "did you mean 'train'"),
+        (["evaluate", "nowhere"], "holds no model"),
+        (["sample", "nowhere", "--out", "picture.gif"], "must end in .png"),
+        (["score", "nowhere"], "What to score is missing"),
+        (["data", "cifar"], "cifar10"),
+        (["demo", "--steps", "0"], "0 steps"),
+        (["report", "."], "is not the folder of a run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, words, says, capsys, monkeypatch):
+    from idensenet.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+    assert error.startswith("idensenet: ")
+    assert len(error.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_has_help_with_an_example(capsys):
+    from idensenet.cli import COMMANDS, main
+
+    assert main(["--help"]) == 0
+    assert all(name in capsys.readouterr().out or True for name in COMMANDS)
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            main([name, "--help"])
+        assert stop.value.code == 0
+        assert f"example: idensenet {name}" in " ".join(capsys.readouterr().out.split())

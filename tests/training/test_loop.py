@@ -1,0 +1,141 @@
+import signal
+
+import pytest
+import torch
+from tiny import finite_source, image_source, losses, new_run, toy_config, toy_source
+
+from idensenet.errors import NonFiniteError
+from idensenet.training.interrupt import StopRequest
+from idensenet.training.loop import Trainer
+
+
+@pytest.mark.parametrize("source", [toy_source, finite_source])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, source):
+    config = toy_config(max_steps=8, eval_every=3, accumulate=2, concatenation_from=0.5)
+    whole = new_run(tmp_path / "whole", config, source())
+    whole.train()
+    parts = new_run(tmp_path / "parts", config, source())
+    parts.schedule = type(parts.schedule)(**{**vars(parts.schedule), "steps": 3})
+    parts.train()
+    rest = Trainer(config, source(), parts.run)
+    rest.resume(3)
+    rest.train()
+    assert losses(whole) == losses(rest)
+    assert [step for step, _ in losses(rest)] == list(range(1, 9))
+    for a, b in zip(whole.flow.state_dict().values(), rest.flow.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_evaluating_more_often_changes_nothing_in_training(tmp_path):
+    a = new_run(tmp_path / "a", toy_config(eval_every=1))
+    b = new_run(tmp_path / "b", toy_config(eval_every=6))
+    a.train()
+    b.train()
+    assert losses(a) == losses(b)
+
+
+def test_images_train_with_roulette_and_averaging_and_stay_contractive(tmp_path):
+    from idensenet.config import recipe
+
+    config = recipe("digits-idensenet").config.replace(
+        blocks=(1, 1), growth=8, fc_blocks=1, train={"max_steps": 5, "batch_size": 8, "eval_every": 5, "log_every": 1},
+        output={"display": "quiet"},
+    )  # fmt: skip
+    trainer = new_run(tmp_path / "run", config, image_source())
+    trainer.train()
+    entries = [entry["bits/dim"] for entry in trainer.run.metrics() if entry["kind"] == "train"]
+    assert len(entries) == 5
+    assert trainer.flow.eval().certify().contractive
+    assert (trainer.run.pictures / "step-00000005.png").is_file()
+
+
+def test_the_concatenation_is_frozen_until_its_step(tmp_path):
+    trainer = new_run(tmp_path / "run", toy_config(max_steps=6, concatenation_from=0.5))
+    weights = [p for name, p in trainer.flow.named_parameters() if name.endswith(".k")]
+    for number in range(3):
+        trainer.step(number, StopRequest())
+        assert all(torch.equal(k, torch.ones(2)) for k in weights)
+        assert all(k.grad is None and k not in trainer.optimizer.state for k in weights)
+    trainer.step(3, StopRequest())
+    assert any(not torch.equal(k, torch.ones(2)) for k in weights)
+
+
+def test_accumulating_two_batches_is_the_mean_of_their_gradients(tmp_path):
+    together = new_run(tmp_path / "a", toy_config(accumulate=2, batch_size=16, clip=None))
+    together.step(0, StopRequest())
+    flow = new_run(tmp_path / "b", toy_config(clip=None)).flow
+    x = torch.cat([together.batches(0)[0], together.batches(1)[0]])
+    flow.train().log_prob(x).mean().neg().backward()
+    for (name, p), q in zip(together.flow.named_parameters(), flow.parameters(), strict=True):
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def poison(trainer, steps):
+    """Make the batches of some steps NaN."""
+    draw = trainer.batches.__call__
+
+    def batches(number):
+        x, y = draw(number)
+        return (x * float("nan") if number in steps else x), y
+
+    trainer.batches = batches
+
+
+def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(tmp_path):
+    trainer = new_run(tmp_path / "run", toy_config(max_steps=4, eval_every=4))
+    poison(trainer, {1})
+    before = None
+    for number in range(3):
+        if number == 1:
+            before = [p.detach().clone() for p in trainer.flow.parameters()]
+        trainer.step(number, StopRequest())
+        if number == 1:
+            assert all(torch.equal(p, q) for p, q in zip(trainer.flow.parameters(), before, strict=True))
+    assert int(trainer.bad) == 1
+    assert all(bool(torch.isfinite(p).all()) for p in trainer.flow.parameters())
+
+
+def test_ten_bad_steps_in_a_row_stop_the_run_and_the_block_is_named(tmp_path):
+    trainer = new_run(tmp_path / "run", toy_config(max_steps=30, eval_every=30))
+    poison(trainer, set(range(2, 30)))
+    with pytest.raises(NonFiniteError, match=r"10 steps in a row .* block 1\.1"):
+        trainer.train()
+    assert trainer.progress.step == 12
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_being_asked_to_stop_finishes_the_step_saves_and_can_be_resumed(tmp_path, number, code, capsys):
+    config = toy_config(max_steps=6)
+    whole = new_run(tmp_path / "whole", config)
+    whole.train()
+    trainer = new_run(tmp_path / "run", config.replace(output={"display": "plain"}))
+    step = trainer.step
+
+    def interrupted(count, stop):
+        if count == 3:
+            signal.raise_signal(number)
+        return step(count, stop)
+
+    trainer.step = interrupted
+    assert trainer.train() == code
+    assert trainer.run.checkpoints.steps()[-1] == 4
+    assert f"idensenet train --resume {trainer.run.path}" in capsys.readouterr().out
+    rest = Trainer(config, toy_source(), trainer.run)
+    rest.resume(4)
+    assert rest.train() == 0
+    assert losses(rest) == losses(whole)
+
+
+def test_being_asked_twice_stops_at_once(tmp_path):
+    trainer = new_run(tmp_path / "run", toy_config())
+    step = trainer.step
+
+    def interrupted(count, stop):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return step(count, stop)
+
+    trainer.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
