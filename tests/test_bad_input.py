@@ -63,9 +63,9 @@ CASES = {
         ["level 17", "0 to 16", "rescale"],
     ),
     "dequantised outside": (
-        lambda: DIGITS.log_prob(torch.full((1, 1, 8, 8), 17.5), dequantized=True),
+        lambda: DIGITS.log_prob(torch.full((1, 1, 8, 8), 18.5), dequantized=True),
         errors.InputError,
-        ["17.5", "[0, 17]"],
+        ["18.5", "[0, 17]"],
     ),
     "coeff of one": (built(coeff=1.0), errors.OptionError, ["coeff=1.0", "between 0 and 1"]),
     "coeff above one": (lambda: LipschitzLinear(2, 2, coeff=1.5), errors.OptionError, ["coeff=1.5", "between 0 and 1"]),

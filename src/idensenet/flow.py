@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Affine, Bijection, Chain, ResidualBlock, Split
+from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
@@ -101,10 +101,7 @@ class Flow(nn.Module):
             self._check_float(x, "x")
         elif dequantized:
             self._check_float(x, "x")
-            if not self.training and len(x) and (float(x.min()) < 0 or float(x.max()) > self.levels):
-                raise ShapeError(
-                    f"Dequantised pixels must lie in [0, {self.levels}], not in [{float(x.min()):.4g}, {float(x.max()):.4g}]."
-                )
+            self._check_range(x.detach())
         elif x.dtype != torch.uint8:
             raise DtypeError(
                 f"x must hold integer levels 0 to {self.levels - 1} as torch.uint8, not {x.dtype}; "
@@ -113,6 +110,18 @@ class Flow(nn.Module):
         elif self.levels < 256 and not self.training and len(x) and int(x.max()) >= self.levels:
             raise OptionError(
                 f"x has the level {int(x.max())}, but this flow knows 0 to {self.levels - 1}; rescale the images."
+            )
+
+    def _check_range(self, x: Tensor) -> None:
+        """A logit ends a little outside of its range; a flow's own samples may lie in that margin."""
+        logits = [part for part in self.preprocess.modules() if isinstance(part, Logit)]
+        if self.training or not logits or not len(x) or self.levels is None:
+            return
+        alpha, low, high = logits[0].alpha, float(x.min()), float(x.max())
+        margin = self.levels * alpha / (1 - 2 * alpha)
+        if low < -margin or high > self.levels + margin:
+            raise OptionError(
+                f"Dequantised pixels must lie in [0, {self.levels}], not in [{low:.4g}, {high:.4g}]; rescale them."
             )
 
     def _draws(self, x: Tensor, generator: torch.Generator | None) -> Draws:

@@ -32,7 +32,7 @@ def losses(run):
 
 
 def test_two_processes_train_resume_exactly_and_differ_from_one(tmp_path):
-    two = [*TINY, "--train.devices", "2", "--train.accelerator", "cpu"]
+    two = [*TINY, "--train.devices", "2", "--train.accelerator", "cpu", "--train.concatenation_from", "0"]
     whole = idensenet("train", *two, "--output.dir", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     first = idensenet("train", *two, "--output.dir", "parts", "--train.max_steps", "3", cwd=tmp_path)
@@ -47,7 +47,16 @@ def test_two_processes_train_resume_exactly_and_differ_from_one(tmp_path):
 
 def test_killing_a_run_loses_nothing_that_was_saved(tmp_path):
     process = idensenet(
-        "train", *TINY, "--train.max_steps", "100000", "--train.save_every", "1", "--output.dir", "run", cwd=tmp_path, wait=False
+        "train",
+        *TINY,
+        "--train.max_steps",
+        "100000",
+        "--train.save_every",
+        "1",
+        "--output.dir",
+        "run",
+        cwd=tmp_path,
+        wait=False,
     )
     checkpoints = tmp_path / "run" / "checkpoints"
     deadline = time.monotonic() + 120

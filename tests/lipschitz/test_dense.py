@@ -123,7 +123,8 @@ def test_no_pair_of_points_beats_the_bound(shape, act, norm):
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
 def test_the_bound_is_that_of_the_appendix(norm):
-    layer = dense("identity", norm, lip=1.0)
+    layer = dense("identity", norm)
+    layer.lip = 1.0
     with torch.no_grad():
         layer.k.copy_(torch.tensor([0.5, -0.5]))
     a, b = layer.eta().tolist()

@@ -118,10 +118,19 @@ def test_a_good_start_saves_steps(monkeypatch):
     real = norms.grouped
     monkeypatch.setattr(norms, "grouped", lambda *a, **k: calls.append(1) or real(*a, **k))
     weight = torch.randn(1, 8, 8, 3, 3)
-    _, _, v = norms.convolution_norms(weight, torch.randn(1, 8, 6, 6), 1e-3)
+    sigma, _, v = norms.convolution_norms(weight, torch.randn(1, 8, 6, 6), 1e-3)
     cold = len(calls)
-    norms.convolution_norms(weight * 1.01, v, 1e-3)
+    norms.convolution_norms(weight * 1.01, v, 1e-3, sigma)
     assert len(calls) - cold < cold / 2
+
+
+def test_a_cluster_of_singular_values_on_a_large_map_does_not_cost_hundreds_of_steps(monkeypatch):
+    calls = []
+    real = norms.grouped
+    monkeypatch.setattr(norms, "grouped", lambda *a, **k: calls.append(1) or real(*a, **k))
+    weight = torch.empty(1, 89, 181, 3, 3).uniform_(-1, 1) / math.sqrt(181 * 9)
+    norms.convolution_norms(weight, torch.randn(1, 181, 32, 32), 1e-3)
+    assert len(calls) < 160  # two for each step
 
 
 @given(k=st.sampled_from([1, 3, 5]), height=st.integers(1, 5), width=st.integers(1, 5))

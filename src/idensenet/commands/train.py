@@ -28,7 +28,7 @@ def source_of(config: Config) -> Source:
         root=d.root,
         folder=d.folder,
         table=d.table,
-        columns=d.columns,
+        columns=d.columns or None,
         size=d.size,
         channels=d.channels,
         seed=d.split_seed,
@@ -39,7 +39,7 @@ def fitted(config: Config, source: Source) -> Config:
     """The model adapted to data of one's own: its shape, its levels, its preprocessing."""
     own = config.data.folder is not None or config.data.table is not None
     m = config.model
-    if own and m.shape != source.shape:
+    if own:
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels)
         if source.levels is None and m.preprocess == "none":
             m = dataclasses.replace(m, preprocess="standardize")

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.linear import LipschitzMap
 from idensenet.lipschitz.linearmap import Composition, DenseLayerMap, LinearMap
@@ -27,6 +28,8 @@ class DenseLayer(nn.Module):
 
     def __init__(self, linear: LipschitzMap, activation: Activation, learnable: bool = True, lip: float = 0.98) -> None:
         super().__init__()
+        if not 0 < lip < 1:
+            raise OptionError(f"lip={lip} must lie strictly between 0 and 1, or the block may have no inverse.")
         self.linear, self.activation, self.lip = linear, activation, lip
         if learnable:
             self.k = nn.Parameter(torch.ones(2))

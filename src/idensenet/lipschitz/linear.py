@@ -77,6 +77,8 @@ class LipschitzMap(nn.Module, ABC):
         self.right.copy_(right)
         self.fingerprint.copy_(fingerprint)
         self._gradient = self._normalized = None
+        if self.weight.requires_grad:
+            self.norm_gradient()  # here rather than at its first use, which may be inside a compiled function
 
     def forget_unless(self, fingerprint: int) -> None:
         """Drop what was cached for another weight: a copy of all saved state brings its own norms, and no update follows."""
@@ -164,6 +166,8 @@ class LipschitzLinear(LipschitzMap):
 class LipschitzConv2d(LipschitzMap):
     """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction."""
 
+    length: Tensor  # Frobenius norm of the weight that `right` belongs to
+
     def __init__(
         self, inputs: int, outputs: int, kernel: int, size: tuple[int, int], coeff: float = 0.98, norm: float = 2.0
     ) -> None:
@@ -177,6 +181,7 @@ class LipschitzConv2d(LipschitzMap):
         )
         self._size = size
         self.tolerance = 1e-3
+        self.register_buffer("length", torch.zeros(()))
 
     @property
     def as_matrix(self) -> bool:
@@ -275,7 +280,14 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
         sigma, left, right = norms.matrix_norms(weight.flatten(2) if weight.ndim == 3 else weight.flatten(2, 4))
     else:
         assert isinstance(first, LipschitzConv2d)
-        sigma, left, right = norms.convolution_norms(weight, torch.stack([m.right for m in maps]), first.tolerance)
+        convolutions = [m for m in maps if isinstance(m, LipschitzConv2d)]
+        before, now = torch.stack([m.length for m in convolutions]), torch.linalg.vector_norm(weight.flatten(1), dim=1)
+        alike = (now - before).abs() < 0.02 * before  # otherwise a part of the weight may have grown that v does not see
+        known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
+        right = torch.stack([m.right for m in maps])
+        sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known)
+        for convolution, length in zip(convolutions, now, strict=True):
+            convolution.length.copy_(length)
     for i, m in enumerate(maps):
         m.set_norm(sigma[i], left[i].view_as(m.left), right[i].view_as(m.right), found[i])
 

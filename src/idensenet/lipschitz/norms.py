@@ -76,42 +76,70 @@ def grouped(x: Tensor, weight: Tensor, transposed: bool = False) -> Tensor:
     return y.view(layers, -1, *x.shape[2:])
 
 
-def convolution_norms(weight: Tensor, v: Tensor, tolerance: float, limit: int = 1000) -> tuple[Tensor, Tensor, Tensor]:
-    """Spectral norms of zero-padded convolutions, by power iteration from v, to a relative tolerance on sigma.
+def convolution_norms(
+    weight: Tensor, v: Tensor, tolerance: float, known: Tensor | None = None, limit: int = 1000
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Spectral norms of zero-padded convolutions, to a relative tolerance: sigma, u, v.
 
-    Each step takes the best vector in the span of x, its residual under A = W'W, and the step before (Knyazev, 2001), so
-    close singular values cost a few more steps and not a thousand. It stops by the residual: an eigenvalue of A lies within
-    |A x - a x| of a = x'Ax. A little noise on v lets it leave a subspace that the largest singular vector, after a change of
-    the weight, no longer is in.
+    It starts from v where |W v| is close to the `known` sigma (infinity for not known), and otherwise adds noise: a vector
+    of other weights may lie in a subspace that the largest singular vector is not in. Where v fits already, one step of
+    power iteration is all; elsewhere `climb` goes on.
     """
+    small = max(tolerance, 64 * torch.finfo(weight.dtype).eps)
+    x = _unit(v)
+    wx = grouped(x, weight)
+    known = torch.full_like(x[:, 0, 0, 0], math.inf) if known is None else known
+    lost = ~((_each(wx) - known).abs() < 0.02 * known)
+    if bool(lost.any()):
+        x = _unit(torch.where(lost[:, None, None, None], x + _noise(v.shape[1:], v.device, v.dtype), x))
+        wx = grouped(x, weight)
+    ax = grouped(wx, weight, transposed=True)
+    value = (x * ax).flatten(1).sum(1)
+    rest = _each(ax - value[:, None, None, None] * x)
+    todo = ((rest > 10 * small * value) | lost).nonzero().flatten()
+    if len(todo):
+        calm_steps = 5 if bool(lost.any()) else 2
+        x = x.index_copy(0, todo, climb(weight[todo], x[todo], ax[todo], small, calm_steps, limit))
+        wx = grouped(x, weight)
+    u = _unit(wx)
+    v = grouped(u, weight, transposed=True)
+    return _each(v), u, _unit(v)
+
+
+def climb(weight: Tensor, x: Tensor, ax: Tensor, small: float, calm_steps: int, limit: int) -> Tensor:
+    """Unit vectors that bring x'Ax, A = W'W, close to its maximum.
+
+    Each step takes the best vector in the span of x, its residual under A, and the step before (Knyazev, 2001), so that
+    close singular values cost a few more steps and not a thousand, until `calm_steps` steps together raise sigma by less
+    than a tenth of `small`.
+    """
+    tiny, shape = torch.finfo(weight.dtype).tiny, x.shape
 
     def gram(flat: Tensor) -> Tensor:
-        return grouped(grouped(flat.view_as(v), weight), weight, transposed=True).flatten(1)
+        return grouped(grouped(flat.view(shape), weight), weight, transposed=True).flatten(1)
 
-    tiny, eps = torch.finfo(weight.dtype).tiny, torch.finfo(weight.dtype).eps
-    x = _unit(_unit(v) + 0.03 * _noise(v.shape[1:], v.device, v.dtype)).flatten(1)
-    ax = gram(x)
+    x, ax = x.flatten(1), ax.flatten(1)
+    values = [(x * ax).sum(1, keepdim=True)]
+    rest = ax - values[0] * x
     step = astep = torch.zeros_like(x)
     for _ in range(limit):
-        value = (x * ax).sum(1, keepdim=True)
-        rest = ax - value * x
-        size = rest.norm(dim=1, keepdim=True)
-        if bool((size <= max(tolerance, 64 * eps) * value).all()):
-            break
-        rest = rest / size.clamp(min=tiny)
+        rest = rest / _each(rest).clamp(min=tiny)[:, None]
         arest = gram(rest)
         on_x, on_rest = (step * x).sum(1, keepdim=True), (step * rest).sum(1, keepdim=True)
         step, astep = step - on_x * x - on_rest * rest, astep - on_x * ax - on_rest * arest
-        length = step.norm(dim=1, keepdim=True)
+        length = _each(step)[:, None]
         scale = torch.where(length > 1e-3, 1 / length.clamp(min=tiny), 0)
         basis, image = torch.stack([x, rest, scale * step], 1), torch.stack([ax, arest, scale * astep], 1)
         best = torch.linalg.eigh(basis @ image.mT).eigenvectors[:, :, -1:]
         pairs = best * torch.cat([basis, image], 2)
         x, ax = _unit_pair(pairs.sum(1))
         step, astep = _unit_pair(pairs[:, 1:].sum(1))
-    u = _unit(grouped(x.view_as(v), weight))
-    v = grouped(u, weight, transposed=True)
-    return _each(v), u, _unit(v)
+        values = [*values[-calm_steps:], (x * ax).sum(1, keepdim=True)]
+        rest = ax - values[-1] * x
+        calm = (values[-1] - values[0] <= 0.2 * small * values[-1]) & (_each(rest)[:, None] <= small**0.5 * values[-1])
+        if len(values) > calm_steps and bool(calm.all()):
+            break
+    return x.view(shape)
 
 
 def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:

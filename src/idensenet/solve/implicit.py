@@ -46,7 +46,7 @@ class _ImplicitInverse(torch.autograd.Function):
         with norms_settled():
             _, J = ctx.g.linearize(x)
             scale = grad.flatten(1).norm(dim=1).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
-            solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol, ctx.solver.max_steps))
+            solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
             w = solution.value * spread(scale, grad)
             found: tuple[Tensor | None, ...] = ()

@@ -6,8 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from idensenet.config import Config
 from idensenet.errors import CheckpointError, OptionError
@@ -39,7 +43,10 @@ class RunFolder:
                 "or choose another folder with --output.dir."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump({"recipe": recipe, "command": command, "config": config.as_dict()}, sort_keys=False)
+        versions = {"idensenet": version("idensenet"), "torch": torch.__version__.split("+")[0]}
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        described = {"recipe": recipe, "command": command, "started": started, "versions": versions, "config": config.as_dict()}
+        text = yaml.safe_dump(described, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)
 
     def description(self) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""The page of a run: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from idensenet.data.source import Source
+from idensenet.report import sections
+from idensenet.report.markup import document
+from idensenet.report.samples import samples
+from idensenet.report.story import tell
+from idensenet.training.checkpoint import write_atomically
+from idensenet.training.run import RunFolder
+
+
+def write_report(run: RunFolder, source: Source | None = None) -> Path:
+    """Write RUN/report.html about the last checkpoint of a run. `source` is its data; by default it is opened by its name."""
+    story = tell(run, source)
+    certificate = sections.certified(story)
+    recipe = story.recipe
+    subtitle = f"{recipe.description}; " if recipe else ""
+    subtitle += f"trained until step {story.step:,}, {story.written}"
+    parts = [
+        f"<header><h1>{escape(story.title)}</h1><p>{escape(subtitle)}</p></header>\n",
+        sections.alarm(story, certificate),
+        sections.headline(story, certificate),
+        sections.overview(story),
+        samples(story),
+        sections.training(story),
+        sections.score(story),
+        sections.concatenation(story),
+        sections.certificate_table(story, certificate),
+        sections.repeat(story),
+    ]
+    path = run.path / "report.html"
+    write_atomically(path, document(story.title, "".join(parts)))
+    return path
