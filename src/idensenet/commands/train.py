@@ -24,7 +24,7 @@ EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 200
 def source_of(config: Config) -> Source:
     d = config.data
     return open_source(
-        d.name,
+        None if d.folder or d.table else d.name,  # one's own data takes the place of the recipe's
         root=d.root,
         folder=d.folder,
         table=d.table,
