@@ -61,13 +61,17 @@ def _largest_eigenvalue_bound(gram: Tensor, guess: float) -> float:
 
 
 def _circular_bound(weight: Tensor, size: tuple[int, int]) -> float:
+    """Largest singular value of the circular convolution on a grid that the zero-padded one fits in.
+
+    At each frequency, K K* is the transform of the kernel's correlation with itself, which is much smaller to compute.
+    """
     k = weight.shape[-1]
-    spectrum = torch.fft.rfft2(weight, s=(size[0] + k - 1, size[1] + k - 1)).flatten(2).permute(2, 0, 1)
-    largest = 0.0
-    for part in spectrum.split(64):
-        gram = part @ part.mH if part.shape[1] <= part.shape[2] else part.mH @ part
-        largest = max(largest, float(torch.linalg.eigvalsh(gram)[:, -1].max()))
-    return math.sqrt(largest)
+    grid = (max(size[0] + k - 1, 2 * k - 1), max(size[1] + k - 1, 2 * k - 1))
+    correlation = torch.nn.functional.conv2d(weight, weight, padding=k - 1)  # [out, out, 2k - 1, 2k - 1]
+    centred = weight.new_zeros(*correlation.shape[:2], *grid)
+    centred[:, :, : 2 * k - 1, : 2 * k - 1] = correlation
+    gram = torch.fft.rfft2(centred.roll((1 - k, 1 - k), (2, 3))).flatten(2).permute(2, 0, 1)
+    return math.sqrt(max(float(torch.linalg.eigvalsh(part)[:, -1].max()) for part in torch.split(gram, 64)))
 
 
 def convolution_bound(weight: Tensor, size: tuple[int, int], sigma: float) -> float:

@@ -282,7 +282,7 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
         assert isinstance(first, LipschitzConv2d)
         convolutions = [m for m in maps if isinstance(m, LipschitzConv2d)]
         before, now = torch.stack([m.length for m in convolutions]), torch.linalg.vector_norm(weight.flatten(1), dim=1)
-        alike = (now - before).abs() < 0.02 * before  # otherwise a part of the weight may have grown that v does not see
+        alike = (now - before).abs() < 0.1 * before  # otherwise a part of the weight may have grown that v does not see
         known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
         right = torch.stack([m.right for m in maps])
         sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known)
