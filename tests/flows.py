@@ -46,12 +46,14 @@ def small_toy(**overrides) -> Flow:
     return idn.build("toy-idensenet", **{"blocks": (2,), "depth": 2, "growth": 4, **overrides})
 
 
-def train(flow: Flow, steps: int, batch: int, lr: float = 1e-3, seed: int = 0) -> None:
+def train(flow: Flow, steps: int, batch: int, lr: float = 1e-3, seed: int = 0, warmup: int = 1) -> None:
     """Adam on the negative log-likelihood."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(flow.parameters(), lr)
     flow.train()
     for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / warmup)
         optimizer.zero_grad()
         (-flow.log_prob(data(flow, batch, seed + step), generator).mean() / flow.dims).backward()
         optimizer.step()
