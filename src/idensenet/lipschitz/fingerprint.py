@@ -1,0 +1,57 @@
+"""Whether a weight is still the one it was: an integer from all of its bits, the same on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from idensenet.draws import mix
+
+_ROW = 1 << 14  # words of a weight that are done at once; smaller weights are done together
+
+
+@lru_cache(maxsize=8)
+def _multipliers(device: torch.device) -> Tensor:
+    """Odd random numbers, one for each word of a row."""
+    return mix(torch.arange(1, _ROW + 1, device=device)) | 1
+
+
+@lru_cache(maxsize=64)
+def _places(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The multiplier of each word within its layer, and its layer, for layers laid end to end."""
+    multiplier = torch.cat([_multipliers(device)[:n] for n in sizes])
+    segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), torch.tensor(sizes, device=device))
+    return multiplier, segment
+
+
+def _words(weight: Tensor) -> Tensor:
+    """The bits in words of at most 32, so that 64-bit sums of products also notice a change of the highest ones."""
+    return weight.detach().contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32)
+
+
+def _large_fingerprint(words: Tensor) -> Tensor:
+    multiplier = _multipliers(words.device)
+    whole = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
+    rows = [(part * multiplier).sum(1) for part in torch.split(whole, 16)]  # a part at a time stays in the processor's cache
+    rest = words[whole.numel() :]
+    sums = torch.cat([*rows, (rest * multiplier[: len(rest)]).sum()[None]])
+    return mix(sums + mix(torch.arange(1, len(sums) + 1, device=words.device))).sum()
+
+
+def fingerprints(weights: Sequence[Tensor]) -> Tensor:
+    """One int64 per weight, from all its bits; changing any one number changes it. The same on every device."""
+    words = [_words(w) for w in weights]
+    result = torch.zeros(len(words), dtype=torch.int64, device=weights[0].device)
+    small = [i for i, w in enumerate(words) if len(w) <= _ROW]
+    if small:
+        multiplier, segment = _places(tuple(len(words[i]) for i in small), result.device)
+        bits = torch.cat([words[i] for i in small]).long()
+        sums = torch.zeros(len(small), dtype=torch.int64, device=result.device).index_add_(0, segment, bits * multiplier)
+        result[small] = sums
+    for i, w in enumerate(words):
+        if len(w) > _ROW:
+            result[i] = _large_fingerprint(w)
+    return result

@@ -1,0 +1,56 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import idensenet as idn
+from idensenet.data.source import Split
+from idensenet.errors import OptionError
+from idensenet.training.evaluation import calibration_error, mean_and_error, score_split, summary
+
+HYBRID = {"shape": (3, 8, 8), "blocks": (1, 1), "growth": 8, "head_width": 4, "fc_blocks": 0, "classes": 3}
+
+
+def test_calibration_is_the_gap_between_confidence_and_accuracy():
+    right = torch.tensor([True] * 9 + [False])
+    assert calibration_error(torch.full((10,), 0.9, dtype=torch.float64), right) == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(torch.full((10,), 0.5, dtype=torch.float64), right) == pytest.approx(0.4)
+    both = torch.cat([right, ~right])
+    confidence = torch.tensor([0.9] * 10 + [0.3] * 10, dtype=torch.float64)
+    assert calibration_error(confidence, both) == pytest.approx(0.5 * 0.0 + 0.5 * 0.2)
+    assert calibration_error(torch.ones(4), torch.ones(4, dtype=torch.bool)) == 0
+
+
+def test_mean_and_standard_error():
+    values = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    mean, error = mean_and_error(values)
+    assert mean == 3.0
+    assert error == pytest.approx(np.std(values.numpy(), ddof=1) / 2)
+    assert math.isnan(mean_and_error(torch.ones(1))[1])
+
+
+def test_a_hybrid_is_scored_by_density_accuracy_and_calibration():
+    flow = idn.build("cifar10-idensenet-hybrid", **HYBRID)
+    x = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
+    y = torch.arange(20) % 3
+    flow.initialize(x)
+    seen = []
+    scores = score_split(flow, Split(x.numpy(), y.numpy()), limit=12, batch=5, report=seen.append)
+    assert seen == [5, 10, 12]
+    with torch.no_grad():
+        torch.testing.assert_close(scores["log_prob"], flow.log_prob(x[:12]))
+        guess = flow.classify(x[:12]).argmax(1)
+    found = summary(flow, scores)
+    assert found["accuracy"] == pytest.approx(float((guess == y[:12]).double().mean()))
+    assert 0 <= found["calibration_error"] <= 1
+    assert found["bits_per_dim"] == pytest.approx(-float(scores["log_prob"].mean()) / (192 * math.log(2)), rel=1e-5)
+
+
+def test_evaluation_in_training_mode_or_of_nothing_is_refused():
+    flow = idn.build("toy-idensenet", blocks=(1,))
+    split = Split(np.zeros((3, 2), np.float32))
+    with pytest.raises(OptionError, match=r"flow\.eval"):
+        score_split(flow.train(), split)
+    with pytest.raises(OptionError, match="no sample"):
+        score_split(flow.eval(), split, limit=0)
