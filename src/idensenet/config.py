@@ -179,7 +179,7 @@ class TrainConfig:
     log_every: int = 10
     """Steps between two lines of metrics."""
     eval_every: int | None = None
-    """Steps between two evaluations; ten in a run by default."""
+    """Steps between two evaluations; ten in a run by default, at least 100 steps apart."""
     eval_samples: int = 1000
     """Held-out samples in such an evaluation."""
     save_every: int | None = None

@@ -34,7 +34,7 @@ class Schedule:
             raise OptionError(f"The run would have {steps} steps; train.max_steps or train.epochs must be larger.")
         if config.schedule not in ("constant", "cosine"):
             raise OptionError(f"train.schedule={config.schedule!r} is not known; use constant or cosine.")
-        eval_every = config.eval_every or max(1, math.ceil(steps / 10))
+        eval_every = config.eval_every or max(100, math.ceil(steps / 10))
         return cls(
             steps=steps,
             warmup=config.warmup_steps if config.warmup_steps is not None else round(config.warmup * steps),
