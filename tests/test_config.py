@@ -51,7 +51,7 @@ def test_a_recipe_inherits_from_its_base_and_changes_only_what_it_says():
     base, derived = recipe("cifar10-idensenet").config, recipe("cifar10-idensenet-small-leaky").config
     changed = {"blocks": (4, 4, 4), "growth": 124, "activation": "leakylipswish"}
     assert derived.model == dataclasses.replace(base.model, **changed)
-    assert derived.logdet == base.logdet == LogDetConfig(method="roulette", eval_method="roulette")
+    assert derived.logdet == base.logdet == LogDetConfig(method="roulette", eval_method="adaptive")
     assert recipe("cifar10-iresnet").config.logdet.method == "series"
 
 
