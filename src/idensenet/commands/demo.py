@@ -18,7 +18,7 @@ COMMAND = "idensenet demo"
 
 
 def demo(arguments: list[str]) -> int:
-    parser = Parser("demo", "Fit a flow to the checkerboard in about a minute.", "idensenet demo --out demo")
+    parser = Parser("demo", "Fit a flow to the checkerboard in under two minutes.", "idensenet demo --out demo")
     parser.add_argument("--out", type=str, default="demo", help="folder of the run; an earlier demo in it is replaced")
     parser.add_argument("--steps", type=int, default=2000, help="training steps")
     values = parser.read(arguments)

@@ -16,7 +16,8 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        return 128 + self.signal
+        """As shells count it; that of an interrupt where another process was the one that was asked."""
+        return 128 + (self.signal or signal.SIGINT)
 
 
 @contextmanager

@@ -257,7 +257,7 @@ class Trainer:
                     if asked and not finished:
                         self.save(score)
                         display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")
-                        return 128 + stop.signal if stop.signal else 130
+                        return stop.exit_code
                     if number % s.save_every == 0 or finished:
                         self.save(score)
         finally:
