@@ -43,6 +43,10 @@ class DataError(InputError):
     """A data set, a file of it or one value in it cannot be used."""
 
 
+class StorageError(OSError):
+    """A file cannot be read or written: the disk is full, or gone."""
+
+
 class MissingDataError(DataError):
     """A data set is not on disk."""
 

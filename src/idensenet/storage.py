@@ -11,23 +11,21 @@ from torch import Tensor
 
 from idensenet.config import Config
 from idensenet.errors import CheckpointError, InputError
+from idensenet.files import save_tensors
 from idensenet.flow import Flow
 from idensenet.models import build_config
 
 
 def save(flow: Flow, path: str | Path) -> Path:
     """Write a model to a folder: weights as safetensors, configuration as JSON. Each file appears whole or not at all."""
-    from safetensors.torch import save_file
-
     if flow.config is None:
         raise InputError("Only a flow that build() or load() made can be saved to a folder; use its state_dict() otherwise.")
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().contiguous() for k, v in flow.state_dict().items()}
     config = flow.config.as_dict()
     text = json.dumps({"format": 1, "dtype": str(flow.dtype).removeprefix("torch."), "config": config}, indent=1)
     weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
-    save_file(state, weights_part)
+    save_tensors(flow.state_dict(), weights_part)
     config_part.write_text(text + "\n")
     for part in (weights_part, config_part):
         with part.open("rb") as file:
@@ -42,8 +40,8 @@ def pretrained() -> dict[str, Path]:
     return {p.name: p for p in sorted(root.iterdir()) if (p / "model.json").is_file()} if root.is_dir() else {}
 
 
-def _model_folder(path: str | Path) -> Path:
-    """Where the files of a model are: a folder that save() wrote, a run's last checkpoint, or a model of the package."""
+def _model_folder(path: str | Path, step: int | str) -> Path:
+    """Where the files of a model are: a folder that save() wrote, a checkpoint of a run, or a model of the package."""
     from idensenet.training.checkpoint import Checkpoints
 
     folder = Path(path)
@@ -53,7 +51,7 @@ def _model_folder(path: str | Path) -> Path:
     if (folder / "config.yaml").is_file() and not checkpoints.steps():
         raise CheckpointError(f"The run in {folder} has no checkpoint yet; let it train until the first one.")
     if checkpoints.steps():
-        return checkpoints.check(checkpoints.steps()[-1]) / "model"
+        return checkpoints.check(checkpoints.find(step)) / "model"
     missing = [name for name in ("model.json", "model.safetensors") if not (folder / name).is_file()]
     if missing:
         known = f", or one of {', '.join(pretrained())}" if pretrained() else ""
@@ -63,12 +61,15 @@ def _model_folder(path: str | Path) -> Path:
     return folder
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> Flow:
-    """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package."""
+def load(path: str | Path, device: str | torch.device = "cpu", step: int | str = "last") -> Flow:
+    """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package.
+
+    Of a run it is that of the last checkpoint, of the `step` given, or of the "best" one by held-out score.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = _model_folder(path)
+    folder = _model_folder(path, step)
     try:
         description = json.loads((folder / "model.json").read_text())
         state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))

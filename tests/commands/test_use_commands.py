@@ -149,7 +149,13 @@ def test_the_certificate_is_printed(moons, capsys):
 def test_reports_and_tensorboard_events_are_written(moons):
     assert main(["report", str(moons)]) == 0
     assert (moons / "report.html").stat().st_size > 10_000
-    assert list((moons / "events").glob("events.out.*"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(moons / "events"))
+    events.Reload()
+    logged = [entry["nats"] for entry in RunFolder(moons).metrics() if entry["kind"] == "train"]
+    assert [event.value for event in events.Scalars("train/nats")] == pytest.approx(logged)
+    assert "eval/nats" in events.Tags()["scalars"]
 
 
 def test_the_resolved_configuration_is_saved_and_a_yaml_file_overrides_a_recipe(moons, tmp_path):
@@ -208,3 +214,23 @@ def test_version_usage_and_failures_have_their_exit_codes(capsys, monkeypatch):
         monkeypatch.setattr("idensenet.commands.data.recipes", fails)
         assert main(["recipes"]) == code
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_command_takes_a_checkpoint_by_its_step(tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["train", "toy-idensenet", "--data.name", "moons", "--model.blocks", "[1]", "--train.max_steps", "20", *FAST]
+    assert main([*words, "--train.eval_every", "10", "--output.dir", str(run), "--devices=1"]) == 0
+    outputs = {}
+    for step in ("10", "20", "last"):
+        assert main(["evaluate", str(run), "--samples", "100", "--step", step]) == 0
+        outputs[step] = json.loads((run / "evaluation.json").read_text())
+        assert outputs[step].pop("step") == step
+        out = str(tmp_path / f"{step}.npy")
+        assert main(["sample", str(run), "-n", "5", "--out", out, "--step", step]) == 0
+        outputs[step]["samples drawn"] = np.load(out).tolist()
+        assert main(["report", str(run), "--step", step]) == 0
+        assert f"trained until step {step.replace('last', '20')}" in (run / "report.html").read_text()
+    assert outputs["last"] == outputs["20"] != outputs["10"]
+    capsys.readouterr()
+    assert main(["certify", str(run), "--step", "15"]) == 2
+    assert "no checkpoint of step '15'; it has 10, 20" in capsys.readouterr().err

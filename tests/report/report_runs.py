@@ -13,7 +13,7 @@ from idensenet.flow import Flow
 from idensenet.lipschitz import LipschitzMap, refresh_norms
 from idensenet.training.averaging import Average
 from idensenet.training.checkpoint import Progress
-from idensenet.training.evaluation import score_split, summary
+from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.run import RunFolder
 
 IMAGE_OPTIONS = {"blocks": (1, 1), "depth": 2, "growth": 4, "fc_blocks": 1, "fc_first": 8, "fc_growth": 4}
@@ -92,7 +92,7 @@ def fake_run(path: Path, flow: Flow, source: Source, name: str, skipped: int = 0
     run = RunFolder(path)
     assert flow.config is not None
     run.create(flow.config, name, f"idensenet train {name} --output.dir '{path}'")
-    last = summary(flow, score_split(flow, source.test, 60))
+    last = summary(flow, score_rows(flow, source.test, first_rows(source.test, 60)))
     unit = "bits/dim" if flow.levels else "nats"
     score = last.get("bits_per_dim", last["nats"])
     for step in range(5, 61, 5):
@@ -107,5 +107,5 @@ def fake_run(path: Path, flow: Flow, source: Source, name: str, skipped: int = 0
             shifted = {k: v + worse if k in ("nats", "bits_per_dim") else v for k, v in last.items()}
             run.log({"kind": "eval", "step": step, **shifted})
     optimizer = torch.optim.Adam(flow.parameters())
-    run.checkpoints.write(flow, Average(flow, 0.0), optimizer, Progress(60, float(score)), best=True)
+    run.checkpoints.write(flow, Average(flow, 0.0), optimizer, Progress(60, float(score), 60))
     return run

@@ -104,3 +104,39 @@ def test_a_run_without_checkpoints_cannot_be_loaded_and_says_so(tmp_path):
         idn.load(trainer.run.path)
     with pytest.raises(CheckpointError, match="holds no model"):
         idn.load(Path(tmp_path) / "elsewhere")
+
+
+def test_any_checkpoint_can_be_loaded_by_its_step_or_as_the_best(trained):
+    checkpoints = trained.run.checkpoints
+    checkpoints._note_best(checkpoint.Progress(6, 1.0, 3))
+    x = torch.randn(5, 2)
+    values = {step: idn.load(trained.run.path, step=step).log_prob(x) for step in (3, 6, "best", "last")}
+    assert not torch.equal(values[3], values[6])
+    assert torch.equal(values["best"], values[3])
+    assert torch.equal(values["last"], values[6])
+    with pytest.raises(CheckpointError, match="no checkpoint of step 5; it has 3, 6"):
+        idn.load(trained.run.path, step=5)
+    (trained.run.path / "best.json").unlink()
+    with pytest.raises(CheckpointError, match="not been evaluated"):
+        idn.load(trained.run.path, step="best")
+
+
+def test_continuing_from_an_earlier_step_sets_aside_what_lay_ahead_and_keeps_what_it_writes(trained):
+    ahead = checkpoint._digest(trained.run.checkpoints.path(6) / "manifest.json")
+    other = Trainer(trained.config.replace(train={"save_every": 1}), toy_source(), trained.run)
+    other.resume(3)
+    assert trained.run.checkpoints.steps() == [3]
+    aside = trained.run.checkpoints.folder / "aside-step-00000006"
+    assert checkpoint._digest(aside / "manifest.json") == ahead
+    assert trained.run.checkpoints.best() == 3  # not that of the path that was left
+    other.progress.step = 4
+    other.save(None)
+    assert trained.run.checkpoints.steps() == [3, 4]
+    assert trained.run.checkpoints.find("last") == 4
+
+
+def test_a_best_checkpoint_that_is_gone_is_no_longer_the_one_to_beat(trained):
+    trained.progress.best, trained.progress.best_step = -1e9, 1
+    trained.run.checkpoints.set_aside_after(6, trained.progress)
+    assert (trained.progress.best, trained.progress.best_step) == (None, None)
+    assert trained.run.checkpoints.best() is None

@@ -7,7 +7,7 @@ import torch
 import idensenet as idn
 from idensenet.data.source import Split
 from idensenet.errors import OptionError
-from idensenet.training.evaluation import calibration_error, mean_and_error, score_split, summary
+from idensenet.training.evaluation import calibration_error, first_rows, mean_and_error, score_rows, summary
 
 HYBRID = {"shape": (3, 8, 8), "blocks": (1, 1), "growth": 8, "head_width": 4, "fc_blocks": 0, "classes": 3}
 
@@ -36,7 +36,8 @@ def test_a_hybrid_is_scored_by_density_accuracy_and_calibration():
     y = torch.arange(20) % 3
     flow.initialize(x)
     seen = []
-    scores = score_split(flow, Split(x.numpy(), y.numpy()), limit=12, batch=5, report=seen.append)
+    split = Split(x.numpy(), y.numpy())
+    scores = score_rows(flow, split, first_rows(split, 12), batch=5, report=seen.append)
     assert seen == [5, 10, 12]
     with torch.no_grad():
         torch.testing.assert_close(scores["log_prob"], flow.log_prob(x[:12]))
@@ -51,6 +52,6 @@ def test_evaluation_in_training_mode_or_of_nothing_is_refused():
     flow = idn.build("toy-idensenet", blocks=(1,))
     split = Split(np.zeros((3, 2), np.float32))
     with pytest.raises(OptionError, match=r"flow\.eval"):
-        score_split(flow.train(), split)
+        score_rows(flow.train(), split, first_rows(split))
     with pytest.raises(OptionError, match="no sample"):
-        score_split(flow.eval(), split, limit=0)
+        score_rows(flow.eval(), split, first_rows(split, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from idensenet.commands.parsing import Parser, add_groups, config_of, leading_na
 from idensenet.config import Config
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
-from idensenet.errors import CheckpointError, OptionError
+from idensenet.errors import OptionError, StorageError
 from idensenet.training.loop import Trainer
 from idensenet.training.run import RunFolder
 
@@ -51,24 +52,32 @@ def fitted(config: Config, source: Source) -> Config:
     return dataclasses.replace(config, model=m)
 
 
-def start(config: Config, recipe: str | None, command: str, resume: RunFolder | None = None, step: int | None = None) -> int:
+def start(config: Config, recipe: str | None, command: str, resume: RunFolder | None = None, step: str = "last") -> int:
     """Train, in a new folder or from a checkpoint."""
     source = source_of(config)
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
     trainer = Trainer(fitted(config, source), source, run)
-    if trainer.rank == 0:
-        with run.locked():
+    with run.locked() if trainer.rank == 0 else nullcontext():
+        try:
             return _locked(trainer, recipe, command, resume is not None, step)
-    return _locked(trainer, recipe, command, resume is not None, step)
+        except OSError as error:
+            raise StorageError(_after_failed_write(run, error)) from error
 
 
-def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: int | None) -> int:
+def _after_failed_write(run: RunFolder, error: OSError) -> str:
+    steps = run.checkpoints.steps()
+    kept = (
+        f"the checkpoint of step {steps[-1]} is whole: mend that, and continue with: idensenet train --resume {run.path}"
+        if steps
+        else "nothing had been saved yet: mend that, and start again in another folder"
+    )
+    return f"Reading or writing failed ({error.strerror or error}); {kept}"
+
+
+def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str) -> int:
     run = trainer.run
     if resume:
-        steps = run.checkpoints.steps()
-        if not steps:
-            raise CheckpointError(f"The run in {run.path} has no checkpoint to continue from; train it anew in another folder.")
-        trainer.resume(step if step is not None else steps[-1])
+        trainer.resume(run.checkpoints.find(step))
     else:
         if trainer.rank == 0:
             run.create(trainer.config, recipe, command)
@@ -120,6 +129,7 @@ def dry_run(config: Config, steps: int = 3) -> int:
 
 
 def train(arguments: list[str]) -> int:
+    arguments = [f"--train.{word[2:]}" if word.partition("=")[0] == "--devices" else word for word in arguments]
     name = leading_name(arguments)
     resumed = _resumed_path(arguments)
     if resumed is not None:
@@ -134,7 +144,9 @@ def train(arguments: list[str]) -> int:
     )
     parser.add_argument("--config", action="config", help="YAML file of options")
     parser.add_argument("--resume", type=str | None, default=None, help="folder of a run to continue")
-    parser.add_argument("--step", type=int | None, default=None, help="with --resume: which checkpoint to continue from")
+    parser.add_argument(
+        "--step", type=str, default="last", help="with --resume: continue from this checkpoint, a number, last or best"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
     add_groups(parser, config)
     values: Any = parser.read(arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import io
 import json
 import math
 import os
@@ -19,16 +19,16 @@ from idensenet.data.shuffle import split_rows
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError
+from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
-from idensenet.training.checkpoint import write_atomically
-from idensenet.training.evaluation import score_split, summary
+from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.run import RunFolder
 
 
-def _model_and_source(run: str, overrides: Any = None) -> tuple[Flow, Source]:
+def _model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, Source]:
     """A trained model and the data it was trained on; options given on the command line change what is read."""
-    flow = load(run)
+    flow = load(run, step=step)
     assert flow.config is not None
     config = flow.config
     if overrides is not None and (overrides.folder or overrides.table or overrides.name):
@@ -49,6 +49,7 @@ def _output_folder(run: str) -> Path:
 def _parser(command: str, description: str, example: str) -> Parser:
     parser = Parser(command, description, example)
     parser.add_argument("run", type=str, help="folder of a run, or a model that comes with the package (moons, ...)")
+    parser.add_argument("--step", type=str, default="last", help="which checkpoint of the run: a number, last or best")
     return parser
 
 
@@ -60,9 +61,9 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument("--batch", type=int, default=100, help="samples at a time; changes no number")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
-    flow, source = _model_and_source(values.run, values.data)
+    flow, source = _model_and_source(values.run, values.step, values.data)
     scores = _with_progress("evaluating", flow, source.test, values.samples, values.batch)
-    found = {"run": values.run, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
+    found = {"run": values.run, "step": values.step, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
     _print_summary(found, flow, source)
     folder = _output_folder(values.run)
     write_atomically(folder / "evaluation.json", json.dumps(found, indent=1) + "\n")
@@ -73,10 +74,10 @@ def evaluate(arguments: list[str]) -> int:
 def _with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int) -> dict[str, torch.Tensor]:
     from rich.progress import Progress
 
-    count = len(split) if limit is None else min(limit, len(split))
+    rows = first_rows(split, limit)
     with Progress(transient=True) as progress:
-        task = progress.add_task(what, total=count)
-        return score_split(flow, split, limit, batch, lambda done: progress.update(task, completed=done))
+        task = progress.add_task(what, total=len(rows))
+        return score_rows(flow, split, rows, batch, lambda done: progress.update(task, completed=done))
 
 
 def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
@@ -118,13 +119,15 @@ def sample(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the latent noise")
     values = parser.read(arguments)
     out = _writable(values.out, (".png", ".npy", ".csv"))
-    flow = load(values.run)
+    flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     drawn = flow.sample(values.number, generator, values.temperature).cpu()
     if out.suffix == ".npy":
-        np.save(out, drawn.numpy())
+        np.save(content := io.BytesIO(), drawn.numpy())
+        write_atomically(out, content.getvalue())
     elif out.suffix == ".csv":
-        np.savetxt(out, drawn.flatten(1).numpy(), delimiter=",", fmt="%.9g")
+        np.savetxt(content := io.BytesIO(), drawn.flatten(1).numpy(), delimiter=",", fmt="%.9g")
+        write_atomically(out, content.getvalue())
     else:
         _picture_of_samples(flow, drawn, out)
     print(f"{values.number} samples in {out}")
@@ -162,7 +165,7 @@ def score(arguments: list[str]) -> int:
     out = _writable(values.out, (".csv",))
     if not (values.data.table or values.data.folder or values.data.name):
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
-    flow, trained_on = _model_and_source(values.run)
+    flow, trained_on = _model_and_source(values.run, values.step)
     found = _own_scores(flow, values.data, trained_on).cpu().double()
     reference = (
         _with_progress("scoring training data", flow, trained_on.train, values.reference, 100)["log_prob"].cpu().double()
@@ -170,13 +173,10 @@ def score(arguments: list[str]) -> int:
     ordered = reference.sort().values
     quantile = torch.searchsorted(ordered, found.contiguous(), right=True).double() / len(ordered)
     typicality = (found - reference.mean()).abs() / reference.std()
-    part = out.with_name(out.name + ".part")
-    with part.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["row", "log_density", "typicality", "quantile"])
-        for i, (a, b, c) in enumerate(zip(found.tolist(), typicality.tolist(), quantile.tolist(), strict=True)):
-            writer.writerow([i, f"{a:.9g}", f"{b:.6g}", f"{c:.6g}"])
-    part.replace(out)
+    lines = ["row,log_density,typicality,quantile"]
+    for i, (a, b, c) in enumerate(zip(found.tolist(), typicality.tolist(), quantile.tolist(), strict=True)):
+        lines.append(f"{i},{a:.9g},{b:.6g},{c:.6g}")
+    write_atomically(out, "\n".join(lines) + "\n")
     print(f"{len(found)} rows in {out}: log_density in nats; typicality, the distance from the training mean in deviations;")
     print(f"quantile, the fraction of {len(reference)} training samples that are no more likely")
     return 0
@@ -208,7 +208,7 @@ def reconstruct(arguments: list[str]) -> int:
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     out = _writable(values.out, (".png",))
-    flow, source = _model_and_source(values.run, values.data)
+    flow, source = _model_and_source(values.run, values.step, values.data)
     x, _ = source.test.batch(np.arange(min(values.number, len(source.test))))
     x = x if flow.levels else x.to(flow.dtype)
     with torch.no_grad():
@@ -225,7 +225,7 @@ def reconstruct(arguments: list[str]) -> int:
 
 def certify(arguments: list[str]) -> int:
     values = _parser("certify", "Guaranteed Lipschitz bounds of every block.", "idensenet certify runs/moons").read(arguments)
-    certificate = load(values.run).certify()
+    certificate = load(values.run, step=values.step).certify()
     print(certificate)
     return 0 if certificate.contractive else 1
 
@@ -237,5 +237,5 @@ def report(arguments: list[str]) -> int:
     run = RunFolder(values.run)
     if not run.exists():
         raise InputError(f"{values.run} is not the folder of a run; 'idensenet train' makes one.")
-    print(f"report: {write_report(run)}")
+    print(f"report: {write_report(run, step=values.step)}")
     return 0

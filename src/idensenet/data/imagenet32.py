@@ -7,6 +7,7 @@ published checksum of its content, so counts and shapes are all that can be veri
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,14 +72,21 @@ def variant_of(train: int, test: int, where: Path) -> Variant:
 
 def import_imagenet32(path: Path, root: Path) -> Path:
     """Convert a copy, whichever layout it has, into memory-mapped arrays under the data root."""
-    layout = find_layout(path)
-    with new_folder(root / NAME) as work:
-        counts = [_convert(part, work, name) for name, part in (("train", layout.train), ("test", layout.test))]
+    from rich.console import Console
+    from rich.progress import Progress
+
+    layout, whole = find_layout(path), VARIANTS["downsampled"]
+    with new_folder(root / NAME) as work, Progress(console=Console(stderr=True)) as progress:
+        task, counts = progress.add_task("importing images", total=whole.train + whole.test), [0, 0]
+        for i, (name, part) in enumerate((("train", layout.train), ("test", layout.test))):
+            for counts[i] in _convert(part, work, name):
+                progress.update(task, completed=sum(counts))
         variant_of(counts[0], counts[1], path)
     return root / NAME
 
 
-def _convert(part: Part, work: Path, name: str) -> int:
+def _convert(part: Part, work: Path, name: str) -> Iterator[int]:
+    """Store one part; yields the number of images so far."""
     labelled = False
     with ArrayWriter(work / f"{name}_x.npy", (3, 32, 32)) as x, ArrayWriter(work / f"{name}_y.npy", (), "int16") as y:
         for rows, labels in part():
@@ -90,6 +98,6 @@ def _convert(part: Part, work: Path, name: str) -> int:
                     )
                 labelled = True
                 y.append(labels - 1)
+            yield x.rows
     if not labelled:
         (work / f"{name}_y.npy").unlink()
-    return x.rows

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.data.toy import ToySet
+from idensenet.errors import DataError
 
 
 def release(x: np.ndarray[Any, Any]) -> None:
@@ -22,6 +23,16 @@ def release(x: np.ndarray[Any, Any]) -> None:
     pages = getattr(x, "_mmap", None)
     if isinstance(pages, mmap.mmap) and not x.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
         pages.madvise(mmap.MADV_DONTNEED)
+
+
+def _check_whole(x: np.ndarray[Any, Any]) -> None:
+    """Reading a memory map beyond the end of its file kills the process, so a file that has become shorter is refused."""
+    pages = getattr(x, "_mmap", None)
+    if isinstance(pages, mmap.mmap) and pages.size() < len(pages):
+        name = getattr(x, "filename", "A data file")
+        raise DataError(
+            f"{name} was cut from {len(pages):,} to {pages.size():,} bytes while it was being read; import the data again."
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,9 @@ class Split:
 
     def batch(self, index: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor | None]:
         """Copies of some rows, in the order asked for; a file is read from front to back."""
+        for array in (self.x, self.y):
+            if array is not None:
+                _check_whole(array)
         order = np.argsort(index, kind="stable")
         rows = np.empty((len(index), *self.x.shape[1:]), self.x.dtype)
         rows[order] = self.x[index[order]]

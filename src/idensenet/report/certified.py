@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import idensenet
+from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.lipschitz import BlockCertificate, Certificate
-from idensenet.training.checkpoint import write_atomically
 from idensenet.training.run import RunFolder
 
 

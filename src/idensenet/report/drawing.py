@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from idensenet.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,13 +93,4 @@ def draw(make: Callable[[], Figure]) -> Drawing:
 def save_figure(make: Callable[[], Figure], path: Path) -> None:
     """A figure in the light theme as a file that appears whole or not at all."""
     with themed():
-        write_picture(png(make()), path)
-
-
-def write_picture(content: bytes, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+        write_atomically(path, png(make()))

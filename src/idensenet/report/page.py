@@ -6,17 +6,20 @@ from html import escape
 from pathlib import Path
 
 from idensenet.data.source import Source
+from idensenet.files import write_atomically
 from idensenet.report import sections
 from idensenet.report.markup import document
 from idensenet.report.samples import samples
 from idensenet.report.story import tell
-from idensenet.training.checkpoint import write_atomically
 from idensenet.training.run import RunFolder
 
 
-def write_report(run: RunFolder, source: Source | None = None) -> Path:
-    """Write RUN/report.html about the last checkpoint of a run. `source` is its data; by default it is opened by its name."""
-    story = tell(run, source)
+def write_report(run: RunFolder, source: Source | None = None, step: int | str = "last") -> Path:
+    """Write RUN/report.html about a run, with the model of its last or another checkpoint.
+
+    `source` is its data; by default it is opened by its name.
+    """
+    story = tell(run, source, step)
     certificate = sections.certified(story)
     recipe = story.recipe
     subtitle = f"{recipe.description}; " if recipe else ""

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from idensenet.data.source import Source
+from idensenet.files import write_atomically
 from idensenet.flow import Flow
-from idensenet.report.drawing import save_figure, write_picture
+from idensenet.report.drawing import save_figure
 from idensenet.report.plane import density_figure, frame_of, pairs_figure, scatter_figure
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def image_png(page: Tensor) -> bytes:
 
 
 def save_image(page: Tensor, path: Path) -> None:
-    write_picture(image_png(page), path)
+    write_atomically(path, image_png(page))
 
 
 def magnification(side: int) -> int:

@@ -83,11 +83,11 @@ def _open(config: Config, flow: Flow) -> tuple[Source | None, str]:
     return source, ""
 
 
-def tell(run: RunFolder, source: Source | None = None) -> Story:
+def tell(run: RunFolder, source: Source | None = None, step: int | str = "last") -> Story:
     """Read a run. Without a checkpoint, or with a damaged one, there is nothing to tell, and `load` says so."""
     description = run.description()
     config = run.config()
-    flow = load(run.path)
-    step = run.checkpoints.steps()[-1]
+    number = run.checkpoints.find(step)
+    flow = load(run.path, step=number)
     source, missing = (source, "") if source is not None else _open(config, flow)
-    return Story(run, config, description.get("recipe"), description["command"], run.metrics(), flow, step, source, missing)
+    return Story(run, config, description.get("recipe"), description["command"], run.metrics(), flow, number, source, missing)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import CheckpointError
+from idensenet.files import save_tensors, write_atomically
 from idensenet.flow import Flow
 from idensenet.lipschitz import refresh_norms
 from idensenet.storage import save
@@ -36,16 +37,8 @@ class Progress:
 
     step: int = 0
     best: float | None = None
+    best_step: int | None = None
     skipped: int = 0
-
-
-def write_atomically(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _digest(path: Path) -> str:
@@ -62,7 +55,7 @@ def _slow_digest(file: Any) -> str:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     state = optimizer.state_dict()["state"]
-    return {f"{index}.{key}": value.detach().contiguous() for index, entry in state.items() for key, value in entry.items()}
+    return {f"{index}.{key}": value for index, entry in state.items() for key, value in entry.items()}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -91,18 +84,54 @@ class Checkpoints:
         file = self.run / "best.json"
         return int(json.loads(file.read_text())["step"]) if file.is_file() else None
 
-    def write(self, flow: Flow, average: Average, optimizer: torch.optim.Optimizer, progress: Progress, best: bool) -> Path:
-        """All of it to a temporary folder, which then appears under its name in one go."""
-        from safetensors.torch import save_file
+    def find(self, step: int | str) -> int:
+        """The step of a checkpoint that is there: a number, "last" or "best"."""
+        steps = self.steps()
+        if not steps:
+            raise CheckpointError(f"The run in {self.run} has no checkpoint yet; let it train until the first one.")
+        if step == "last":
+            return steps[-1]
+        if step == "best":
+            best = self.best()
+            if best is None:
+                raise CheckpointError(
+                    f"The run in {self.run} has not been evaluated yet, so no checkpoint is the best; use 'last'."
+                )
+            return best
+        if not str(step).isdecimal() or int(step) not in steps:
+            known = ", ".join(map(str, steps))
+            raise CheckpointError(
+                f"The run in {self.run} has no checkpoint of step {step!r}; it has {known}, 'last' and 'best'."
+            )
+        return int(step)
 
+    def _note_best(self, progress: Progress) -> None:
+        if progress.best_step is not None:
+            write_atomically(self.run / "best.json", json.dumps({"step": progress.best_step, "score": progress.best}) + "\n")
+        else:
+            (self.run / "best.json").unlink(missing_ok=True)
+
+    def set_aside_after(self, step: int, progress: Progress) -> None:
+        """A run that continues from an earlier step takes another path: what lies ahead is renamed, not lost."""
+        for later in self.steps():
+            if later > step:
+                aside = self.folder / f"aside-{self.path(later).name}"
+                shutil.rmtree(aside, ignore_errors=True)
+                self.path(later).rename(aside)
+        if progress.best_step not in self.steps():  # it has been overtaken and removed on the path that is left
+            progress.best = progress.best_step = None
+        self._note_best(progress)
+
+    def write(self, flow: Flow, average: Average, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
+        """All of it to a temporary folder, which then appears under its name in one go."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in self.folder.glob(".part-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=self.folder))
         try:
-            save_file({k: v.detach().contiguous() for k, v in flow.state_dict().items()}, part / "weights.safetensors")
-            save_file({k: v.contiguous() for k, v in average.weights.items()}, part / "average.safetensors")
-            save_file(optimizer_tensors(optimizer), part / "optimizer.safetensors")
+            save_tensors(flow.state_dict(), part / "weights.safetensors")
+            save_tensors(average.weights, part / "average.safetensors")
+            save_tensors(optimizer_tensors(optimizer), part / "optimizer.safetensors")
             with average.swapped_in(flow):
                 refresh_norms(flow)
                 save(flow, part / "model")
@@ -120,8 +149,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
-        if best:
-            write_atomically(self.run / "best.json", json.dumps({"step": progress.step, "score": progress.best}) + "\n")
+        self._note_best(progress)
         keep = {*self.steps()[-2:], self.best()}
         for step in self.steps():
             if step not in keep:

@@ -34,19 +34,23 @@ def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> floa
     return total
 
 
+def first_rows(split: Split, limit: int | None = None) -> np.ndarray[Any, Any]:
+    """The rows that an evaluation of at most so many samples looks at."""
+    return np.arange(len(split) if limit is None else min(limit, len(split)))
+
+
 @torch.no_grad()
-def score_split(
-    flow: Flow, split: Split, limit: int | None = None, batch: int = 100, report: Callable[[int], None] = lambda done: None
+def score_rows(
+    flow: Flow, split: Split, rows: np.ndarray[Any, Any], batch: int = 100, report: Callable[[int], None] = lambda done: None
 ) -> dict[str, Tensor]:
     """Per sample: the terms of the log-density, and for a hybrid the class probabilities and labels."""
     if flow.training:
         raise OptionError("Evaluation needs flow.eval(), so that it is a function of the data.")
-    count = len(split) if limit is None else min(limit, len(split))
-    if count < 1:
+    if len(rows) < 1:
         raise OptionError("There is no sample to evaluate on.")
     parts: dict[str, list[Tensor]] = {}
-    for start in range(0, count, batch):
-        x, y = split.batch(np.arange(start, min(start + batch, count)))
+    for start in range(0, len(rows), batch):
+        x, y = split.batch(rows[start : start + batch])
         x = x.to(flow.device) if flow.levels else x.to(flow.device, flow.dtype)
         found = flow.log_prob_terms(x)
         if isinstance(flow, HybridFlow) and y is not None:
@@ -54,7 +58,7 @@ def score_split(
             found["label"] = y.to(flow.device)
         for name, value in found.items():
             parts.setdefault(name, []).append(value)
-        report(min(start + batch, count))
+        report(min(start + batch, len(rows)))
     scores = {name: torch.cat(values) for name, values in parts.items()}
     scores["log_prob"] = sum((scores[name] for name in ("base", "log_det", "preprocess", "levels")), torch.zeros(()))
     return scores

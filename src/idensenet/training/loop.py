@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
 from idensenet.training.checkpoint import Progress
 from idensenet.training.display import Display, make_display
-from idensenet.training.evaluation import score_split, summary
+from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.events import Events
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
@@ -79,8 +80,10 @@ class Trainer:
 
     def resume(self, step: int) -> None:
         self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
+        self.fabric.barrier()
         if self.rank == 0:
             self.run.forget_after(step)
+            self.run.checkpoints.set_aside_after(step, self.progress)
 
     # One step
 
@@ -91,6 +94,14 @@ class Trainer:
         mean = self.fabric.all_reduce(value, reduce_op="mean")
         assert isinstance(mean, Tensor)
         return mean
+
+    def of_all_ranks(self, value: Tensor) -> Tensor:
+        """The rows of all processes, one process after the other."""
+        if self.world == 1:
+            return value
+        rows = self.fabric.all_gather(value)
+        assert isinstance(rows, Tensor)
+        return rows.flatten(0, 1)
 
     def gradient_norm(self, stop: StopRequest) -> tuple[Tensor, bool]:
         """Average gradients over ranks and clip them; whether anybody was asked to stop."""
@@ -162,7 +173,7 @@ class Trainer:
         if self.source.stream is None:
             shown = {"epoch": round(self.progress.step * t.accumulate * self.world / self.batches.per_epoch, 2), **shown}
         if self.rank == 0:
-            self.run.log(
+            self.record(
                 {"kind": "train", "step": self.progress.step, "lr": self.schedule.rate(self.progress.step - 1), **shown}
             )
         display.metrics(self.progress.step, shown)
@@ -197,17 +208,22 @@ class Trainer:
         return f"{PATIENCE} steps in a row had a gradient that is not finite; the first to produce NaN or infinity is {place}."
 
     def evaluate(self, display: Display) -> float:
-        """Score the averaged model on held-out data; rank 0 does it and the others wait."""
-        score = math.inf
+        """Score the averaged model on held-out data; every rank takes its share, rank 0 tells and draws."""
+        self.flow.eval()
+        with self.average.swapped_in(self.flow):
+            rows = first_rows(self.source.test, self.config.train.eval_samples)
+            share = -(-len(rows) // self.world)
+            mine = np.arange(self.rank * share, (self.rank + 1) * share) % max(
+                1, len(rows)
+            )  # all of one length, to be gathered
+            scores = score_rows(self.flow, self.source.test, rows[mine])
+            found = summary(self.flow, {name: self.of_all_ranks(value)[: len(rows)] for name, value in scores.items()})
+            if self.rank == 0 and self.config.output.pictures:
+                self.picture()
+        score = float(found.get("bits_per_dim", found["nats"]))
+        if self.config.train.objective == "classification":
+            score = -float(found["accuracy"])
         if self.rank == 0:
-            self.flow.eval()
-            with self.average.swapped_in(self.flow):
-                found = summary(self.flow, score_split(self.flow, self.source.test, self.config.train.eval_samples))
-                if self.config.output.pictures:
-                    self.picture()
-            score = float(found.get("bits_per_dim", found["nats"]))
-            if self.config.train.objective == "classification":
-                score = -float(found["accuracy"])
             self.record({"kind": "eval", "step": self.progress.step, **found})
             accuracy = f", accuracy {found['accuracy']:.4f}" if "accuracy" in found else ""
             unit = "bits/dim" if "bits_per_dim" in found else "nats"
@@ -229,11 +245,10 @@ class Trainer:
         run_picture(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
 
     def save(self, score: float | None) -> None:
-        best = score is not None and (self.progress.best is None or score < self.progress.best)
-        if best:
-            self.progress.best = score
+        if score is not None and (self.progress.best is None or score < self.progress.best):
+            self.progress.best, self.progress.best_step = score, self.progress.step
         if self.rank == 0:
-            self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress, best)
+            self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress)
         self.fabric.barrier()
 
     # The loop

@@ -15,7 +15,8 @@ import torch
 
 from idensenet.config import Config
 from idensenet.errors import CheckpointError, OptionError
-from idensenet.training.checkpoint import Checkpoints, write_atomically
+from idensenet.files import write_atomically
+from idensenet.training.checkpoint import Checkpoints
 
 
 class RunFolder:

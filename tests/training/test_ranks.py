@@ -1,0 +1,40 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import image_source
+
+from idensenet.storage import load
+from idensenet.training.evaluation import first_rows, score_rows, summary
+from idensenet.training.run import RunFolder
+
+
+def test_two_processes_on_images_keep_weights_and_norms_equal_and_draw_different_probes(tmp_path):
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, here / "ranks.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    a, b = (load_file(tmp_path / f"rank{rank}.safetensors") for rank in (0, 1))
+    assert not torch.equal(a.pop("draws"), b.pop("draws"))
+    assert any("norm" in name or "sigma" in name for name in a), list(a)
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+    # every rank scored its share of the seven samples; one process that scores all of them finds the same
+    run = RunFolder(tmp_path / "run")
+    said = [entry for entry in run.metrics() if entry["kind"] == "eval"][-1]
+    test = image_source().test
+    found = summary(flow := load(run.path), score_rows(flow, test, first_rows(test, 7)))
+    assert said["samples"] == found["samples"] == 7
+    for name in ("bits_per_dim", "bits_per_dim_error", "accuracy", "calibration_error"):
+        assert said[name] == pytest.approx(found[name], rel=1e-5), name
