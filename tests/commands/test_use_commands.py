@@ -234,3 +234,10 @@ def test_every_command_takes_a_checkpoint_by_its_step(tmp_path, capsys):
     capsys.readouterr()
     assert main(["certify", str(run), "--step", "15"]) == 2
     assert "no checkpoint of step '15'; it has 10, 20" in capsys.readouterr().err
+
+
+def test_a_table_smaller_than_the_batch_of_a_recipe_is_one_batch(tmp_path):
+    np.savetxt(tmp_path / "few.csv", np.random.default_rng(0).normal(size=(40, 2)), delimiter=",", header="a,b", comments="")
+    words = ["train", "toy-idensenet", "--data.table", str(tmp_path / "few.csv"), "--model.blocks", "[1]"]
+    assert main([*words, "--train.max_steps", "2", "--output.dir", str(tmp_path / "run"), "--output.display", "quiet"]) == 0
+    assert RunFolder(tmp_path / "run").config().train.batch_size == 36

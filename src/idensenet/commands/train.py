@@ -37,10 +37,11 @@ def source_of(config: Config) -> Source:
 
 
 def fitted(config: Config, source: Source) -> Config:
-    """The model adapted to data of one's own: its shape, its levels, its preprocessing."""
+    """A recipe adapted to data of one's own: shape, levels, preprocessing, and a batch that is no larger than the data."""
     own = config.data.folder is not None or config.data.table is not None
-    m = config.model
+    m, t = config.model, config.train
     if own:
+        t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels)
         if source.levels is None and m.preprocess == "none":
             m = dataclasses.replace(m, preprocess="standardize")
@@ -49,7 +50,7 @@ def fitted(config: Config, source: Source) -> Config:
             f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
             f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
         )
-    return dataclasses.replace(config, model=m)
+    return dataclasses.replace(config, model=m, train=t)
 
 
 def start(config: Config, recipe: str | None, command: str, resume: RunFolder | None = None, step: str = "last") -> int:

@@ -97,7 +97,7 @@ def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
         "levels": "dequantisation: D ln levels",
     }
     for name, title in names.items():
-        value = -found["terms"][name]
+        value = 0.0 - found["terms"][name]  # no minus zero
         table.add_row(title, f"{value:.6g}", *([f"{value / unit:.6f}"] if unit else []))
     bits = [f"{found['bits_per_dim']:.6f} +- {found['bits_per_dim_error']:.4f}"] if unit else []
     table.add_row("negative log-density", f"{found['nats']:.6f} +- {found['nats_error']:.4f}", *bits)

@@ -268,6 +268,7 @@ class Trainer:
                     if number % self.config.train.log_every == 0 or finished or asked:
                         self.report(display, began, last)
                         began, last = time.monotonic(), number
+                    paused = time.monotonic()
                     score = self.evaluate(display) if number % s.eval_every == 0 or finished else None
                     if asked and not finished:
                         self.save(score)
@@ -275,6 +276,7 @@ class Trainer:
                         return stop.exit_code
                     if number % s.save_every == 0 or finished:
                         self.save(score)
+                    began += time.monotonic() - paused  # samples per second are those of training
         finally:
             display.close()
         return 0
