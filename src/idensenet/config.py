@@ -104,7 +104,7 @@ class SolverConfig:
     method: str = "anderson"
     """Picard, anderson or newton."""
     tol: float | None = None
-    """Residual per square root of a dimension; 1e-6 in float32, 1e-12 in float64."""
+    """Residual per square root of a dimension; 5e-7 in float32, 1e-12 in float64."""
     max_steps: int = 1000
 
 
