@@ -68,24 +68,19 @@ class LipschitzMap(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor: ...
 
-    def set_norm(self, sigma: Tensor, left: Tensor, right: Tensor, fingerprint: Tensor) -> None:
-        self.sigma.copy_(sigma)
-        self.left.copy_(left)
-        self.right.copy_(right)
-        self.fingerprint.copy_(fingerprint)
-        self._gradient = self._normalized = None
-        if self.weight.requires_grad:
-            self.norm_gradient()  # here rather than at its first use, which may be inside a compiled function
-
     def forget_unless(self, fingerprint: int) -> None:
         """Drop what was cached for another weight: a copy of all saved state brings its own norms, and no update follows."""
         if self._cached_for != fingerprint:
-            self._gradient = self._normalized = None
-            self._cached_for = fingerprint
+            self.remember(None)
+            self.__dict__["_cached_for"] = fingerprint
+
+    def remember(self, gradient: Tensor | None) -> None:
+        """Begin the caches anew. Past nn.Module.__setattr__, which would take longer than all the rest for small layers."""
+        self.__dict__["_gradient"], self.__dict__["_normalized"] = gradient, None
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._gradient = self._normalized = None
+        self.remember(None)
 
     def norm_gradient(self) -> Tensor:
         """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
@@ -202,10 +197,23 @@ class LipschitzConv2d(LipschitzMap):
         return convolve(self._checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
+def _maps_under(root: nn.Module) -> list[LipschitzMap]:
+    """All maps, each once, in order. It is asked for in every step, and `root.modules()` takes its time to name them."""
+    found: dict[int, LipschitzMap] = {}
+    waiting: list[nn.Module] = [root]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, LipschitzMap):
+            found[id(module)] = module
+        else:
+            waiting.extend(m for m in reversed(module._modules.values()) if m is not None)
+    return list(found.values())
+
+
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
     with torch.no_grad():
-        maps = [m for m in root.modules() if isinstance(m, LipschitzMap)]
+        maps = _maps_under(root)
         if not maps:
             return 0
         found = fingerprints([m.weight for m in maps])
@@ -241,8 +249,17 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
         sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known)
         for convolution, length in zip(convolutions, now, strict=True):
             convolution.length.copy_(length)
+    copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
+    for values, name in copies:
+        kept = [getattr(m, name) for m in maps]
+        torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
+    # the gradients here rather than at their first use, which may be inside a compiled function
+    batched = first.norm == 2 and first.as_matrix
+    gradients = torch.einsum("lr,lc->lrc", left, right).view_as(weight) if batched else None
     for i, m in enumerate(maps):
-        m.set_norm(sigma[i], left[i].view_as(m.left), right[i].view_as(m.right), found[i])
+        m.remember(gradients[i] if gradients is not None and m.weight.requires_grad else None)
+        if m.weight.requires_grad:
+            m.norm_gradient()
 
 
 class _Scope(threading.local):
