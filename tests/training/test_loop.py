@@ -4,7 +4,9 @@ import pytest
 import torch
 from tiny import finite_source, image_source, losses, new_run, toy_config, toy_source
 
-from idensenet.errors import NonFiniteError
+from idensenet.errors import NonFiniteError, OptionError
+from idensenet.logdet import exact
+from idensenet.training.display import Quiet
 from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
 
@@ -139,3 +141,42 @@ def test_being_asked_twice_stops_at_once(tmp_path):
     trainer.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
+
+
+class Notes(Quiet):
+    def __init__(self):
+        super().__init__(1, 0)
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def compiled_blocks(trainer):
+    return [block.log_det.compiled for _, block in trainer.flow.named_blocks()]
+
+
+def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_path, monkeypatch):
+    short, notes = new_run(tmp_path / "short", toy_config()), Notes()
+    short.compile(notes)
+    assert compiled_blocks(short) == [False, False]
+    assert not notes.said
+    monkeypatch.setattr(exact, "compiled_exact_log_det", exact.exact_log_det)
+    long = new_run(tmp_path / "long", toy_config(max_steps=5000))
+    long.compile(notes)
+    assert compiled_blocks(long) == [True, True]
+    assert "compiled in" in notes.said[-1]
+
+    def broken(g, x):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(exact, "compiled_exact_log_det", broken)
+    again = new_run(tmp_path / "again", toy_config(max_steps=5000))
+    again.compile(notes)
+    assert compiled_blocks(again) == [False, False]
+    assert "goes on without it" in notes.said[-1]
+    wanted = new_run(tmp_path / "wanted", toy_config(compile="on"))
+    with pytest.raises(OptionError, match="no compiler"):
+        wanted.compile(notes)
+    with pytest.raises(OptionError, match="on, off or auto"):
+        new_run(tmp_path / "odd", toy_config(compile="maybe")).compile(notes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.logdet.base import Estimate, Linearizable, LogDet
+
+Function = Callable[[Linearizable, Tensor], tuple[Tensor, Tensor]]
 
 
 def jacobian(J: LinearMap, x: Tensor, chunk: int = 256) -> Tensor:
@@ -34,9 +38,11 @@ def log_abs_det(matrix: Tensor) -> Tensor:
         sign, value = det, torch.log(det)
     else:
         sign, value = torch.linalg.slogdet(torch.eye(dims, dtype=matrix.dtype, device=matrix.device) + matrix)
-    # The look at the sign makes the host wait, so on an accelerator it is left out where gradients are recorded:
-    # there a lost inverse shows as NaN in two dimensions, and certify() finds the block.
-    if not torch.compiler.is_compiling() and (matrix.device.type == "cpu" or not torch.is_grad_enabled()):
+    # The look at the sign makes the host wait, so on an accelerator it is left out where gradients are recorded, as in
+    # compiled code: there a lost inverse shows as NaN, and certify() finds the block.
+    if torch.compiler.is_compiling() or (matrix.device.type != "cpu" and torch.is_grad_enabled()):
+        value = torch.where(sign > 0, value, torch.nan)
+    else:
         lost = (sign <= 0).nonzero().flatten().tolist()
         if lost:
             raise NonInvertibleError(
@@ -46,8 +52,37 @@ def log_abs_det(matrix: Tensor) -> Tensor:
     return value
 
 
+def value_and_jacobian(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """g(x) and its Jacobians: tensor arithmetic only, so it can be compiled, given norms that are up to date."""
+    gx, J = g.linearize(x)
+    return gx, jacobian(J, x)
+
+
+def exact_log_det(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """g(x) and the log-determinant."""
+    gx, matrix = value_and_jacobian(g, x)
+    return gx, log_abs_det(matrix)
+
+
+@lru_cache(maxsize=2)
+def compiled(function: Function) -> Function:
+    """Compiled once for all blocks of one shape. After several models in one process it falls back to eager code."""
+    return torch.compile(function, dynamic=False)
+
+
+def compiled_exact_log_det(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The determinant too in two dimensions; slogdet stays outside: its compiled gradient is wrong (torch 2.13, on a CPU)."""
+    if x.shape[1:] == (2,):
+        return compiled(exact_log_det)(g, x)
+    gx, matrix = compiled(value_and_jacobian)(g, x)
+    return gx, log_abs_det(matrix)
+
+
 class ExactLogDet(LogDet):
     """log det(I + J) from the whole Jacobian; for small dimensions, and the oracle in tests.
+
+    `compiled` is for long training of small models: where gradients are recorded, the block then runs as one compiled
+    function, to the same result up to rounding. The first call takes half a minute, or seconds where it was compiled before.
 
     >>> from idensenet.lipschitz import Pieces, dense_block
     >>> from idensenet.draws import GeneratorDraws
@@ -56,13 +91,14 @@ class ExactLogDet(LogDet):
     torch.Size([5])
     """
 
-    def _compute(self, g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
-        gx, J = g.linearize(x)
-        return gx, log_abs_det(jacobian(J, x))
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         if recompute and torch.is_grad_enabled():
-            gx, value = checkpoint(self._compute, g, x, use_reentrant=False, preserve_rng_state=False)
+            gx, value = checkpoint(exact_log_det, g, x, use_reentrant=False, preserve_rng_state=False)
+        elif self.compiled and torch.is_grad_enabled():
+            gx, value = compiled_exact_log_det(g, x)
         else:
-            gx, value = self._compute(g, x)
+            gx, value = exact_log_det(g, x)
         return gx, Estimate(value)

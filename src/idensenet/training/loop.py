@@ -14,7 +14,8 @@ from torch import Tensor
 
 from idensenet.config import Config
 from idensenet.data.source import Source
-from idensenet.errors import NonFiniteError
+from idensenet.errors import NonFiniteError, OptionError
+from idensenet.logdet import ExactLogDet
 from idensenet.models import build_config
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
@@ -27,6 +28,7 @@ from idensenet.training.objective import Objective
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
 
+COMPILE_FROM = 5000  # steps of a run that repay the half minute that compilation takes
 PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
 
 
@@ -77,6 +79,33 @@ class Trainer:
             self.flow.standardize(torch.from_numpy(self.source.train.x[:]).to(self.fabric.device, self.flow.dtype))
         self.flow.initialize(self.prepare(first(0)[0]))
         self.average = Average(self.flow, self.config.train.average)
+
+    def compile(self, display: Display) -> None:
+        """Compile the blocks where that is asked for, or repays itself; where it cannot be done, go on without."""
+        wish, exact = (
+            self.config.train.compile,
+            [b.log_det for _, b in self.flow.named_blocks() if isinstance(b.log_det, ExactLogDet)],
+        )
+        if wish not in ("on", "off", "auto"):
+            raise OptionError(f"train.compile={wish!r} is not known; use on, off or auto.")
+        if wish == "off" or not exact or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
+            return
+        display.say("compiling the blocks: half a minute, seconds where it was done before")
+        began = time.monotonic()
+        for each in exact:
+            each.compiled = True
+        self.flow.train()
+        try:
+            x = self.prepare(self.batches(0)[0])
+            torch.autograd.grad(self.flow.log_prob(x, self.generator.manual_seed(0)).sum(), next(self.flow.parameters()))
+        except Exception as error:
+            if wish == "on":
+                raise OptionError(f"The blocks cannot be compiled here: {error!s:.200}; use --train.compile off.") from error
+            for each in exact:
+                each.compiled = False
+            display.say(f"compilation failed ({type(error).__name__}); training goes on without it")
+        else:
+            display.say(f"compiled in {time.monotonic() - began:.1f} s")
 
     def resume(self, step: int) -> None:
         self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
@@ -257,8 +286,9 @@ class Trainer:
         """Until the end, or until asked to stop; returns the exit code."""
         s, kind = self.schedule, self.config.output.display if self.rank == 0 else "quiet"
         display = make_display(kind, s.steps, self.progress.step)
-        began, last = time.monotonic(), self.progress.step
         try:
+            self.compile(display)
+            began, last = time.monotonic(), self.progress.step
             with listening() as stop:
                 while self.progress.step < s.steps:
                     asked = self.step(self.progress.step, stop)
