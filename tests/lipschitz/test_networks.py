@@ -72,6 +72,34 @@ def test_linearize_is_the_jacobian_of_autograd(name, act):
     torch.testing.assert_close(jacobian.take(index).rmatvec(u[0, index]), back[0, index], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("probes", [1, 3])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_value_and_product_together_are_those_apart_with_their_gradients(name, probes):
+    """`push` and the folded weights of a dense block, against the layers one by one."""
+    net, shape = network(name)
+    with torch.no_grad():
+        for layer in getattr(net, "dense_layers", []):
+            if layer.k.requires_grad:
+                layer.k.copy_(torch.randn(2))  # weights of the concatenation that differ
+    x = torch.randn(3, *shape, dtype=torch.float64, requires_grad=True)
+    v, w = torch.randn(2, probes, *x.shape, dtype=torch.float64)
+    found, expected = [], []
+    value, product, J = net.push(x, v)
+    found += [value, product, J.matvec(w), J.rmatvec(w), net(x), J.take(torch.tensor([2, 0])).rmatvec(w[:, [2, 0]])]
+    apart = Network(net.layers)  # the same layers, each on its own
+    value, J = apart.linearize(x)
+    expected += [value, J.matvec(v), J.matvec(w), J.rmatvec(w), apart(x), J.rmatvec(w)[:, [2, 0]]]
+    wanted = [x, *net.parameters()]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+        weight = torch.randn_like(a)
+        grads = [torch.autograd.grad((weight * y).sum(), wanted, retain_graph=True, allow_unused=True) for y in (a, b)]
+        for left, right in zip(*grads, strict=True):
+            assert (left is None) == (right is None)
+            if left is not None:
+                torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_without_gradients_there_is_no_graph(name):
     net, shape = network(name)

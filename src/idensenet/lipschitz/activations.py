@@ -37,12 +37,13 @@ class Activation(nn.Module, ABC):
         return 1.0
 
 
-def swish(x: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """x sigmoid(b x) and its derivative, b = softplus(beta)."""
+def swish(x: Tensor, beta: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """scale x sigmoid(b x) and its derivative, b = softplus(beta)."""
     b = F.softplus(beta)
     s = torch.sigmoid(b * x)
-    value = x * s
-    return value, s + b * value * (1 - s)
+    scaled = s * scale
+    value = x * scaled
+    return value, torch.addcmul(scaled, b * value, 1 - s)
 
 
 class LipSwish(Activation):
@@ -56,8 +57,8 @@ class LipSwish(Activation):
         return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        value, slope = swish(x, self.beta)
-        return value / 1.1, DiagonalMap(slope / 1.1)
+        value, slope = swish(x, self.beta, 1 / 1.1)
+        return value, DiagonalMap(slope)
 
     def lipschitz(self, norm: float) -> float:
         return SWISH_SLOPE / 1.1
@@ -96,13 +97,12 @@ class CLipSwish(Activation):
         self.scale = 1 / (1.1 * self.divisors[float(norm)])
 
     def forward(self, x: Tensor) -> Tensor:
-        value = x * torch.sigmoid(F.softplus(self.beta) * x)
-        return torch.cat([value, value - x], 1) * self.scale  # swish(-x) = swish(x) - x
+        value = x * torch.sigmoid(F.softplus(self.beta) * x) * self.scale
+        return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        value, slope = swish(x, self.beta)
-        slope = slope * self.scale
-        return torch.cat([value, value - x], 1) * self.scale, StackedDiagonalMap(slope, slope - self.scale)
+        value, slope = swish(x, self.beta, self.scale)
+        return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1), StackedDiagonalMap(slope, slope - self.scale)
 
     def lipschitz(self, norm: float) -> float:
         other = 1 - SWISH_SLOPE

@@ -63,6 +63,10 @@ class LipschitzMap(nn.Module, ABC):
         """The map a convolution acts on; None for a matrix."""
 
     @abstractmethod
+    def checked(self, x: Tensor) -> Tensor:
+        """x, if it has the shape that this layer takes."""
+
+    @abstractmethod
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
 
     @abstractmethod
@@ -140,7 +144,7 @@ class LipschitzLinear(LipschitzMap):
     def size(self) -> None:
         return None
 
-    def _checked(self, x: Tensor) -> Tensor:
+    def checked(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.weight.shape[1]:
             raise ShapeError(
                 f"This layer takes vectors of {self.weight.shape[1]} numbers, not a tensor of shape {tuple(x.shape)}."
@@ -148,11 +152,11 @@ class LipschitzLinear(LipschitzMap):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(self._checked(x), self.normalized_weight(), self.bias)
+        return torch.nn.functional.linear(self.checked(x), self.normalized_weight(), self.bias)
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         weight = self.normalized_weight()
-        return torch.nn.functional.linear(self._checked(x), weight, self.bias), MatrixMap(weight)
+        return torch.nn.functional.linear(self.checked(x), weight, self.bias), MatrixMap(weight)
 
 
 class LipschitzConv2d(LipschitzMap):
@@ -183,18 +187,18 @@ class LipschitzConv2d(LipschitzMap):
     def size(self) -> tuple[int, int]:
         return self._size
 
-    def _checked(self, x: Tensor) -> Tensor:
+    def checked(self, x: Tensor) -> Tensor:
         if x.shape[-3:] != (self.weight.shape[1], *self._size):
             want = (self.weight.shape[1], *self._size)
             raise ShapeError(f"This convolution takes maps of shape {want}, not a tensor of shape {tuple(x.shape)}.")
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolve(self._checked(x), self.normalized_weight()) + self.bias[:, None, None]
+        return convolve(self.checked(x), self.normalized_weight()) + self.bias[:, None, None]
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         weight = self.normalized_weight()
-        return convolve(self._checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
+        return convolve(self.checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
 def _maps_under(root: nn.Module) -> list[LipschitzMap]:

@@ -100,7 +100,7 @@ class StackedDiagonalMap(LinearMap):
 
     def rmatvec(self, u: Tensor) -> Tensor:
         first, second = u.chunk(2, 1 - self.upper.ndim)
-        return self.upper * first + self.lower * second
+        return torch.addcmul(self.upper * first, self.lower, second)
 
     def take(self, index: Tensor) -> StackedDiagonalMap:
         return StackedDiagonalMap(self.upper[index], self.lower[index])

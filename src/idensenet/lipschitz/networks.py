@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation, activation
+from idensenet.lipschitz.block import DenseBlockMap, apply, biased, laid_out, per_sample
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms
 from idensenet.lipschitz.linearmap import Composition, LinearMap
@@ -39,6 +40,11 @@ class Network(nn.Module):
         with fresh_norms(self):
             return self._linearize(x)
 
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        """g(x), the product J v with vectors [probes, *x.shape], and J itself."""
+        y, J = self.linearize(x)
+        return y, J.matvec(v), J
+
     def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         maps: list[LinearMap] = []
         for layer in self.layers:
@@ -60,11 +66,84 @@ class Network(nn.Module):
 
 
 class DenseBlock(Network):
-    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet."""
+    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet. See block.py for how it is computed."""
 
     @property
     def dense_layers(self) -> list[DenseLayer]:
         return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
+
+    def _folded(self) -> tuple[Tensor | None, list[Tensor]]:
+        """The weight of the first linear map, if there is one, and the others with the concatenation in their columns."""
+        head, *_ = self.layers
+        first = head.normalized_weight() if isinstance(head, LipschitzMap) else None
+        scale, weights = None, []
+        for layer in self.dense_layers:
+            weight = layer.linear.normalized_weight()
+            if scale is None:
+                scale = weight.new_ones(weight.shape[1])
+            else:
+                weight = weight * scale.view(1, -1, *[1] * (weight.ndim - 2))
+            weights.append(weight)
+            a, b = (layer.lip * layer.eta()).unbind()
+            scale = torch.cat([a * scale, b.expand(weight.shape[0] * layer.activation.expansion)])
+        closing = self._closing.normalized_weight()
+        assert scale is not None
+        return first, [*weights, closing * scale.view(1, -1, *[1] * (closing.ndim - 2))]
+
+    @property
+    def _closing(self) -> LipschitzMap:
+        closing = self.layers[-1]
+        assert isinstance(closing, LipschitzMap)
+        return closing
+
+    def _checked(self, x: Tensor) -> Tensor:
+        head = self.layers[0]
+        linear = head if isinstance(head, LipschitzMap) else self.dense_layers[0].linear
+        return linear.checked(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with fresh_norms(self):
+            first, weights = self._folded()
+            rows = laid_out(self._checked(x))
+            if first is not None:
+                rows = biased(apply(rows, first), self.layers[0].bias)  # type: ignore[arg-type]
+            for layer, weight in zip(self.dense_layers, weights, strict=False):
+                rows = torch.cat([rows, layer.activation(biased(apply(rows, weight), layer.linear.bias))], 1)
+            return biased(apply(rows, weights[-1]), self._closing.bias)
+
+    def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        y, _, J = self._push(x, None)
+        return y, J
+
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        if torch.compiler.is_compiling():
+            y, product, J = self._push(x, v)
+        else:
+            with fresh_norms(self):
+                y, product, J = self._push(x, v)
+        assert product is not None
+        return y, product, J
+
+    def _push(self, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, LinearMap]:
+        """Value and tangents travel together: the rows of x, then those of the probes, through one product per layer."""
+        first, weights = self._folded()
+        n, slopes = len(x), []
+        rows = laid_out(self._checked(x) if v is None else torch.cat([self._checked(x), v.flatten(0, 1)]))
+
+        def moved(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+            value, tangent = torch.split(apply(rows, weight), [n, len(rows) - n])
+            return biased(value, bias), tangent
+
+        if first is not None:
+            rows = torch.cat(moved(rows, first, self.layers[0].bias))  # type: ignore[arg-type]
+        for layer, weight in zip(self.dense_layers, weights, strict=False):
+            value, tangent = moved(rows, weight, layer.linear.bias)
+            value, slope = layer.activation.linearize(value)
+            slopes.append(slope)
+            grown = value if v is None else torch.cat([value, per_sample(slope.matvec, tangent, n)])
+            rows = torch.cat([rows, grown], 1)
+        value, tangent = moved(rows, weights[-1], self._closing.bias)
+        return value, None if v is None else tangent.view(v.shape), DenseBlockMap(first, weights, slopes, n)
 
 
 class ResidualNet(Network):

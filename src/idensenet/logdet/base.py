@@ -26,6 +26,16 @@ class Estimate:
     standard_error: Tensor | None = None
 
 
+def push(g: Linearizable, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+    """g(x), J v for vectors [probes, *x.shape], and J: in one go where g knows how."""
+    together = getattr(g, "push", None)
+    if together is not None:
+        found: tuple[Tensor, Tensor, LinearMap] = together(x, v)
+        return found
+    y, J = g.linearize(x)
+    return y, J.matvec(v), J
+
+
 class LogDet(ABC):
     """A way to compute the log-determinant. Nothing is drawn but from `draws`."""
 

@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, push
 
+TOGETHER = 32  # dimensions whose unit vectors travel with the value
 Function = Callable[[Linearizable, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -54,8 +55,13 @@ def log_abs_det(matrix: Tensor) -> Tensor:
 
 def value_and_jacobian(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
     """g(x) and its Jacobians: tensor arithmetic only, so it can be compiled, given norms that are up to date."""
-    gx, J = g.linearize(x)
-    return gx, jacobian(J, x)
+    dims = math.prod(x.shape[1:])
+    if dims > TOGETHER:
+        gx, J = g.linearize(x)
+        return gx, jacobian(J, x)
+    units = torch.eye(dims, dtype=x.dtype, device=x.device).view(dims, 1, *x.shape[1:]).expand(dims, *x.shape)
+    gx, columns, _ = push(g, x, units)
+    return gx, columns.reshape(dims, len(x), dims).permute(1, 2, 0)
 
 
 def exact_log_det(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from idensenet.lipschitz.linear import norms_settled
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Linearizable
+from idensenet.logdet.base import Linearizable, push
 
 Series = Callable[[LinearMap, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(J, probe, J probe) -> values [probes, batch] and u [probes, batch, *event]; runs without a graph."""
@@ -59,8 +59,8 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, g: Linearizable, series: Series, x: Tensor, probe: Tensor, *parameters: Tensor) -> Any:
-        gx, J = g.linearize(x)
-        value, u = series(J, probe, J.matvec(probe))
+        gx, product, J = push(g, x, probe)
+        value, u = series(J, probe, product)
         ctx.g = g
         ctx.save_for_backward(x, probe, u, *parameters)
         return gx, value
@@ -71,8 +71,8 @@ class _Recomputed(torch.autograd.Function):
         x, probe, u, *parameters = ctx.saved_tensors
         with torch.enable_grad(), norms_settled():
             x = x.detach().requires_grad_()
-            gx, J = ctx.g.linearize(x)
-            surrogate = dot(u, J.matvec(probe))
+            gx, product, _ = push(ctx.g, x, probe)
+            surrogate = dot(u, product)
             found = torch.autograd.grad((gx, surrogate), [x, *parameters], grads, allow_unused=True)
         return None, None, found[0], None, *found[1:]
 
@@ -83,8 +83,7 @@ def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute
         parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module) else []
         gx, value = _Recomputed.apply(g, series, x, probe, *parameters)  # type: ignore[no-untyped-call]
         return gx, value
-    gx, J = g.linearize(x)
-    product = J.matvec(probe)
+    gx, product, J = push(g, x, probe)
     with torch.no_grad():
         value, u = series(J, probe, product)
     if torch.is_grad_enabled() and product.requires_grad:

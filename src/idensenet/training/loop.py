@@ -95,6 +95,7 @@ class Trainer:
         for each in exact:
             each.compiled = True
         self.flow.train()
+        self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         try:
             x = self.prepare(self.batches(0)[0])
             torch.autograd.grad(self.flow.log_prob(x, self.generator.manual_seed(0)).sum(), next(self.flow.parameters()))
@@ -288,6 +289,7 @@ class Trainer:
         display = make_display(kind, s.steps, self.progress.step)
         try:
             self.compile(display)
+            display.began = time.monotonic()
             began, last = time.monotonic(), self.progress.step
             with listening() as stop:
                 while self.progress.step < s.steps:
