@@ -1,0 +1,76 @@
+"""The benchmark runs, and its figures mean what they say. How fast anything is, is not tested."""
+
+import json
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from idensenet.bench.timing import Times, in_turns
+from idensenet.bench.work import flops_of
+from idensenet.cli import main
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_work_is_done_in_turns_and_the_first_rounds_do_not_count():
+    done = []
+    times = in_turns({"a": lambda: done.append("a"), "b": lambda: (done.append("b"), time.sleep(0.02))}, repeats=3, warm_up=2)
+    assert done == ["a", "b"] * 5
+    assert len(times["a"].seconds) == 3
+    assert times["b"].median >= 0.02 > times["a"].median
+
+
+def test_median_and_deviation():
+    times = Times((1.0, 2.0, 6.0))
+    assert times.median == 2.0
+    assert times.deviation == pytest.approx(7**0.5)
+    assert Times((1.0,)).deviation == 0.0
+
+
+def test_operations_are_those_of_the_products():
+    x, kernel = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    assert flops_of(lambda: F.conv2d(x, kernel, padding=1)) == 2 * 2 * 3 * 5 * 9 * 64
+    assert flops_of(lambda: torch.ones(4, 6) @ torch.ones(6, 7)) == 2 * 4 * 6 * 7
+
+
+def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
+    out = tmp_path / "bench.json"
+    names = "[toy,image,memory,sampling,evaluation,spread]"
+    assert main(["bench", "--small", "--threads", "1", "--only", names, "--out", str(out)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    found = json.loads(out.read_text())
+    assert found["threads"] == 1
+    whats = [row["what"] for row in found["rows"]]
+    for part in (
+        "plain convolution",
+        "i-DenseNet, eager",
+        "Residual Flow",
+        "memory-saving",
+        "sampling",
+        "log-density",
+        "spread",
+    ):
+        assert any(part in what for what in whats), part
+        assert part in shown
+    assert all(row["value"] >= 0 for row in found["rows"])
+    spread = next(row for row in found["rows"] if "spread" in row["what"])
+    assert spread["against"] == "Gaussian probes"
+    assert spread["ratio"] > 0
+
+
+def test_the_profile_names_what_takes_the_time(capsys):
+    assert main(["bench", "--small", "--threads", "1", "--profile"]) == 0
+    assert "convolution" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "says"), [(["--only", "[tyo]"], "did you mean 'toy'"), (["--threads", "0"], "at least 1")])
+def test_bad_input(words, says, capsys):
+    assert main(["bench", *words]) == 2
+    assert says in capsys.readouterr().err
