@@ -72,9 +72,9 @@ class LogDetConfig:
     """How the log-determinant of a residual block is computed, in training and in evaluation."""
 
     method: str = "exact"
-    """Exact, series, roulette or adaptive."""
+    """Exact, series, roulette, adaptive or krylov."""
     terms: int = 10
-    """Of a truncated series."""
+    """Of a truncated series; the most steps of krylov in training."""
     exact_terms: int = 2
     """That the roulette takes for certain."""
     law: str = "poisson"
@@ -82,7 +82,7 @@ class LogDetConfig:
     law_parameter: float = 2.0
     """Mean of the Poisson law, p of the geometric one."""
     tolerance: float = 1e-5
-    """Nats per dimension at which the adaptive series stops."""
+    """Nats per dimension at which the adaptive series and krylov stop."""
     probe: str = "rademacher"
     """Or gaussian."""
     probes: int = 1

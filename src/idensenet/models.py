@@ -31,7 +31,17 @@ from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow
 from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
 from idensenet.lipschitz.norms import checked_norm
-from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Law, LogDet, Poisson, RouletteLogDet, SeriesLogDet
+from idensenet.logdet import (
+    AdaptiveLogDet,
+    ExactLogDet,
+    Geometric,
+    KrylovLogDet,
+    Law,
+    LogDet,
+    Poisson,
+    RouletteLogDet,
+    SeriesLogDet,
+)
 from idensenet.logdet.series import Probe
 from idensenet.solve import Anderson, Newton, Picard, Solver
 
@@ -59,6 +69,7 @@ def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
             "series": lambda: SeriesLogDet(config.eval_terms if evaluation else config.terms, probes, probe),
             "roulette": lambda: RouletteLogDet(law, config.eval_terms if evaluation else config.exact_terms, probes, probe),
             "adaptive": lambda: AdaptiveLogDet(config.tolerance, probes=probes, probe=probe),
+            "krylov": lambda: KrylovLogDet(config.tolerance, 30 if evaluation else config.terms, probes=probes, probe=probe),
         },
     )
     return chosen

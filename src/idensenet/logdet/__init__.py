@@ -1,8 +1,9 @@
-"""log|det(I + J_g(x))|: exact, truncated, by roulette, adaptive."""
+"""log|det(I + J_g(x))|: exact, truncated, by roulette, adaptive, from a Krylov space."""
 
 from idensenet.logdet.adaptive import AdaptiveLogDet
 from idensenet.logdet.base import Estimate, LogDet
 from idensenet.logdet.exact import ExactLogDet, jacobian
+from idensenet.logdet.krylov import KrylovLogDet
 from idensenet.logdet.roulette import Geometric, Law, Poisson, RouletteLogDet
 from idensenet.logdet.series import SeriesLogDet, series_log_det
 
@@ -11,6 +12,7 @@ __all__ = [
     "Estimate",
     "ExactLogDet",
     "Geometric",
+    "KrylovLogDet",
     "Law",
     "LogDet",
     "Poisson",

@@ -98,7 +98,8 @@ class Trainer:
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         try:
             x = self.prepare(self.batches(0)[0])
-            torch.autograd.grad(self.flow.log_prob(x, self.generator.manual_seed(0)).sum(), next(self.flow.parameters()))
+            wanted = next(p for p in self.flow.parameters() if p.requires_grad)
+            torch.autograd.grad(self.flow.log_prob(x, self.generator.manual_seed(0)).sum(), wanted)
         except Exception as error:
             if wish == "on":
                 raise OptionError(f"The blocks cannot be compiled here: {error!s:.200}; use --train.compile off.") from error

@@ -1,0 +1,145 @@
+"""The log-determinant from a Krylov space: for the same accuracy, a third of the products that the power series needs.
+
+Arnoldi's process with a probe v gives an orthonormal basis Q of v, J v, J^2 v, ... and the small matrix H = Q' J Q, and
+
+    v' log(I + J) v     is close to  |v|^2 e1' log(I + H) e1,
+    u = (I + J')^-1 v   is close to  |v| Q (I + H)^-1 e1   (for the space of J'), with a residual that is known.
+
+|H| <= |J| < 1, so the small logarithm is safe. What is left of u, (I + J')^-1 residual, is added by roulette: the residual is
+small, so it costs hardly any variance, and for every probe the expectation of the gradient is the exact one.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idensenet.draws import Draws
+from idensenet.errors import OptionError
+from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.gradient import dot, neumann
+from idensenet.logdet.roulette import Geometric, Law
+from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
+
+NODES = 32  # of the quadrature: to 1e-8 for a norm of 0.98
+
+
+@lru_cache(maxsize=4)
+def _quadrature(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of Gauss and Legendre on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    return torch.from_numpy((nodes + 1) / 2).to(device), torch.from_numpy(weights / 2).to(device)
+
+
+def log_corner(H: Tensor) -> Tensor:
+    """e1' log(I + H) e1 for matrices [..., m, m] of norm below one, as the integral of H (I + t H)^-1 over [0, 1].
+
+    >>> log_corner(torch.tensor([[0.5]], dtype=torch.float64))  # log 1.5
+    tensor(0.4055, dtype=torch.float64)
+    """
+    nodes, weights = _quadrature(H.device)
+    unit = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
+    t = nodes.to(H.dtype).view(-1, *[1] * H.ndim)
+    corner = torch.linalg.solve(unit + t * H, unit[:, :1].expand(NODES, *H.shape[:-1], 1))[..., 0, 0]
+    factor = (weights / nodes).to(H.dtype).view(-1, *[1] * (H.ndim - 2))
+    value: Tensor = (factor * (1 - corner)).sum(0)
+    return value
+
+
+class KrylovLogDet(LogDet):
+    """Steps until the value changes by less than `tolerance` nats per dimension, or `max_steps`.
+
+    A value has an error of about the tolerance: less than the spread of its probe by far, but not zero on average, as that of
+    the roulette is. The gradient is unbiased.
+    """
+
+    def __init__(
+        self,
+        tolerance: float = 1e-5,
+        max_steps: int = 30,
+        law: Law | None = None,
+        probes: int = 1,
+        probe: Probe = "rademacher",
+    ) -> None:
+        checked_counts(max_steps=max_steps, probes=probes)
+        if not tolerance > 0:
+            raise OptionError(f"tolerance={tolerance} must be positive.")
+        self.tolerance, self.max_steps = tolerance, max_steps
+        self.law, self.probes, self.probe = law or Geometric(0.5), probes, probe
+
+    def _series(
+        self, lengths: Tensor, with_gradient: bool, J: LinearMap, probe: Tensor, product: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """With a gradient the space is that of J', and u comes with the value; else that of J, whose first product is known."""
+        batch, small = probe.shape[1], self.tolerance * math.prod(probe.shape[2:])
+        value, u, rest = probe.new_zeros(probe.shape[:2], dtype=torch.float64), torch.zeros_like(probe), torch.zeros_like(probe)
+        index = torch.arange(batch, device=probe.device)  # the samples still running
+        length = dot(probe, probe).sqrt()
+        basis = (probe / _wide(length, probe))[None]  # [steps, probes, samples, *event]
+        H = probe.new_zeros(*probe.shape[:2], self.max_steps + 1, self.max_steps, dtype=torch.float64)
+        running = torch.ones_like(value, dtype=torch.bool)
+        before = torch.full_like(value, math.inf)
+        J_part = J
+        for m in range(1, self.max_steps + 1):
+            if m == 1 and not with_gradient:
+                w = product / _wide(length, probe)
+            else:
+                w = J_part.rmatvec(basis[-1]) if with_gradient else J_part.matvec(basis[-1])
+            for _ in range(2):  # once more against rounding
+                part = (basis * w).flatten(3).sum(3)
+                w = w - (part.view(*part.shape, *[1] * (w.ndim - 2)) * basis).sum(0)
+                H[:, :, :m, m - 1] += part.movedim(0, -1)
+            size = dot(w, w).sqrt()
+            H[:, :, m, m - 1] = size
+            whole = size <= 8 * torch.finfo(w.dtype).eps  # the space is all that J reaches from v
+            basis = torch.cat([basis, torch.where(_wide(whole, w), 0.0, w / _wide(size, w))[None]])
+            now = length.double() ** 2 * log_corner(H[:, :, :m, :m])
+            done = running & (((now - before).abs() <= small) | whole | (m == self.max_steps))
+            value[:, index] = torch.where(running, now, value[:, index])
+            if with_gradient and bool(done.any()):
+                found, left = self._solution(H[:, :, :m, :m], size, length, basis)
+                u[:, index] = torch.where(_wide(done, found), found, u[:, index])
+                rest[:, index] = torch.where(_wide(done, left), left, rest[:, index])
+            running, before = running & ~done, now
+            keep = running.any(0).nonzero().flatten()
+            if len(keep) == 0:
+                break
+            if 2 * len(keep) <= len(index):  # fewer samples pay for the copy
+                index, basis, H, length = index[keep], basis[:, :, keep], H[:, keep], length[:, keep]
+                running, before, J_part = running[:, keep], before[:, keep], J_part.take(keep)
+        return value.to(probe.dtype), u + self._tail(lengths, J, rest) if with_gradient else u
+
+    def _solution(self, H: Tensor, size: Tensor, length: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """u in the space, and its residual v - (I + J') u."""
+        unit = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
+        y = torch.linalg.solve(unit + H, unit[:, :1].expand(*H.shape[:-1], 1))[..., 0] * length.double()[..., None]
+        y = y.to(basis.dtype).movedim(-1, 0)
+        u = (_wide(y, basis) * basis[:-1]).sum(0)
+        return u, _wide(-size * y[-1], u) * basis[-1]
+
+    def _tail(self, lengths: Tensor, J: LinearMap, rest: Tensor) -> Tensor:
+        """(I + J')^-1 rest, on average."""
+        lengths = lengths.to(rest.device).expand(rest.shape[:2])
+        total, power, sign = rest, rest, 1.0
+        for j in range(1, int(lengths.max()) + 1):
+            power, sign = next_power(J, power), -sign
+            chance = self.law.survival(torch.tensor(float(j), dtype=torch.float64)).item()
+            total = total + _wide((lengths >= j).to(rest.dtype) * (sign / chance), rest) * power
+        return total
+
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe)
+        with_gradient = torch.is_grad_enabled()
+        lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
+        gx, values = neumann(g, x, probe, partial(self._series, lengths, with_gradient), recompute)
+        return gx, over_probes(values)
+
+
+def _wide(a: Tensor, like: Tensor) -> Tensor:
+    """[..., probes, samples] to be multiplied with vectors."""
+    return a.view(*a.shape, *[1] * (like.ndim - a.ndim))
