@@ -126,7 +126,7 @@ def test_continuing_from_an_earlier_step_sets_aside_what_lay_ahead_and_keeps_wha
     other = Trainer(trained.config.replace(train={"save_every": 1}), toy_source(), trained.run)
     other.resume(3)
     assert trained.run.checkpoints.steps() == [3]
-    aside = trained.run.checkpoints.folder / "aside-step-00000006"
+    aside = trained.run.checkpoints.folder / "aside-1-step-00000006"
     assert checkpoint._digest(aside / "manifest.json") == ahead
     assert trained.run.checkpoints.best() == 3  # not that of the path that was left
     other.progress.step = 4

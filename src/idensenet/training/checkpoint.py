@@ -115,9 +115,8 @@ class Checkpoints:
         """A run that continues from an earlier step takes another path: what lies ahead is renamed, not lost."""
         for later in self.steps():
             if later > step:
-                aside = self.folder / f"aside-{self.path(later).name}"
-                shutil.rmtree(aside, ignore_errors=True)
-                self.path(later).rename(aside)
+                before = len(list(self.folder.glob(f"aside-*-{self.path(later).name}")))
+                self.path(later).rename(self.folder / f"aside-{before + 1}-{self.path(later).name}")
         if progress.best_step not in self.steps():  # it has been overtaken and removed on the path that is left
             progress.best = progress.best_step = None
         self._note_best(progress)

@@ -82,10 +82,8 @@ class Trainer:
 
     def compile(self, display: Display) -> None:
         """Compile the blocks where that is asked for, or repays itself; where it cannot be done, go on without."""
-        wish, exact = (
-            self.config.train.compile,
-            [b.log_det for _, b in self.flow.named_blocks() if isinstance(b.log_det, ExactLogDet)],
-        )
+        wish = self.config.train.compile
+        exact = [b.log_det for _, b in self.flow.named_blocks() if isinstance(b.log_det, ExactLogDet)]
         if wish not in ("on", "off", "auto"):
             raise OptionError(f"train.compile={wish!r} is not known; use on, off or auto.")
         if wish == "off" or not exact or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
