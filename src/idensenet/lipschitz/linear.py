@@ -228,16 +228,16 @@ def refresh_norms(root: nn.Module) -> int:
             m.forget_unless(now)
             if now != before:
                 groups[type(m), m.weight.shape, m.norm, m.size, m.weight.dtype, getattr(m, "tolerance", 0.0)].append(i)
+        stale = [maps[i].weight for members in groups.values() for i in members]
+        if stale and not bool(torch.isfinite(torch.stack([weight.sum().float() for weight in stale])).all()):
+            raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
         for members in groups.values():
             _update([maps[i] for i in members], found[members])
     return sum(map(len, groups.values()))
 
 
 def _update(maps: list[LipschitzMap], found: Tensor) -> None:
-    first = maps[0]
-    weight = torch.stack([m.weight for m in maps])
-    if not bool(torch.isfinite(weight).all()):
-        raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
+    first, weight = maps[0], torch.stack([m.weight for m in maps])
     if first.norm != 2:
         sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])

@@ -58,6 +58,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.flow.parameters(), t.lr, t.betas, weight_decay=t.weight_decay, fused=True)
         self.average = Average(self.flow, t.average)
         self.progress = Progress()
+        self.learning: bool | None = None  # whether the concatenation does; not known before the first step
         self.generator = torch.Generator(self.fabric.device)
         self.bad_in_a_row = torch.zeros((), device=self.fabric.device)
         self.bad = torch.zeros((), device=self.fabric.device)
@@ -150,7 +151,10 @@ class Trainer:
         """One optimiser step; true if somebody asked to stop."""
         t = self.config.train
         self.flow.train()
-        self.flow.learn_concatenation(number >= self.schedule.concatenation_from)
+        learning = number >= self.schedule.concatenation_from
+        if learning != self.learning:
+            self.flow.learn_concatenation(learning)
+            self.learning = learning
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number)
         self.optimizer.zero_grad()
