@@ -115,8 +115,8 @@ def test_a_start_in_the_wrong_subspace_is_left():
 
 def test_a_good_start_saves_steps(monkeypatch):
     calls = []
-    real = norms.grouped
-    monkeypatch.setattr(norms, "grouped", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = norms.Convolutions.__call__
+    monkeypatch.setattr(norms.Convolutions, "__call__", lambda *a, **k: calls.append(1) or real(*a, **k))
     weight = torch.randn(1, 8, 8, 3, 3)
     sigma, _, v = norms.convolution_norms(weight, torch.randn(1, 8, 6, 6), 1e-3)
     cold = len(calls)
@@ -126,8 +126,8 @@ def test_a_good_start_saves_steps(monkeypatch):
 
 def test_a_cluster_of_singular_values_on_a_large_map_does_not_cost_hundreds_of_steps(monkeypatch):
     calls = []
-    real = norms.grouped
-    monkeypatch.setattr(norms, "grouped", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = norms.Convolutions.__call__
+    monkeypatch.setattr(norms.Convolutions, "__call__", lambda *a, **k: calls.append(1) or real(*a, **k))
     weight = torch.empty(1, 89, 181, 3, 3).uniform_(-1, 1) / math.sqrt(181 * 9)
     norms.convolution_norms(weight, torch.randn(1, 181, 32, 32), 1e-3)
     assert len(calls) < 160  # two for each step
@@ -173,3 +173,36 @@ def test_any_other_norm_raises(norm):
         LipschitzLinear(2, 2, norm=norm)
     with pytest.raises(OptionError, match="1, 2 or infinity"):
         LipschitzConv2d(2, 2, 3, (4, 4), norm=norm)
+
+
+def test_one_by_one_and_in_groups_are_the_same_operators():
+    weight = torch.randn(3, 4, 2, 3, 3, dtype=torch.float64)
+    x, y = torch.randn(3, 2, 5, 6, dtype=torch.float64), torch.randn(3, 4, 5, 6, dtype=torch.float64)
+    apart = norms.Convolutions(weight)
+    together = norms.Convolutions(weight)
+    together.each = together.each_back = None  # as on an accelerator
+    for one, other in ((apart, together), (apart.take(torch.tensor([2, 0])), together.take(torch.tensor([2, 0])))):
+        other.each = other.each_back = None
+        n = [0, 1, 2] if one is apart else [2, 0]
+        torch.testing.assert_close(one(x[n]), other(x[n]))
+        torch.testing.assert_close(one(y[n], transposed=True), other(y[n], transposed=True))
+        torch.testing.assert_close((one(x[n]) * y[n]).sum(), (x[n] * one(y[n], transposed=True)).sum())
+
+
+def test_a_layer_that_has_converged_is_left_alone_while_others_climb():
+    """Many layers of one shape: every one is as good as on its own, and they do not wait for each other for ever."""
+    weight = torch.randn(12, 6, 5, 3, 3)
+    weight[0] = 0
+    weight[0, 0, 0, 1, 1] = 1.0  # there at once
+    start = torch.randn(12, 5, 8, 8)
+    calls = []
+    real = norms.Convolutions.__call__
+    sigma = norms.convolution_norms(weight, start, 1e-3)[0]
+    try:
+        norms.Convolutions.__call__ = lambda *a, **k: calls.append(1) or real(*a, **k)
+        norms.convolution_norms(weight, start, 1e-3)
+    finally:
+        norms.Convolutions.__call__ = real
+    assert len(calls) < 200
+    for i in range(12):
+        assert float(sigma[i]) == pytest.approx(spectral(weight[i], (8, 8)), rel=2e-3)
