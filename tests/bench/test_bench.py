@@ -59,7 +59,7 @@ def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
     ):
         assert any(part in what for what in whats), part
         assert part in shown
-    assert all(row["value"] >= 0 for row in found["rows"])
+    assert all(row["value"] > 0 for row in found["rows"])
     spread = next(row for row in found["rows"] if "spread" in row["what"])
     assert spread["against"] == "roulette, Gaussian probes"
     assert spread["ratio"] > 0

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
-import resource
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from idensenet.errors import OptionError, StorageError
 
-def peak() -> float:
-    """The largest resident size of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1 << 20)
+
+def _status(name: str) -> float:
+    """A size of this process, in MB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return float(line.split()[1]) / 1024
+    raise StorageError(f"/proc/self/status has no {name}.")
+
+
+def _settle() -> None:
+    """Give freed memory back to the system, and let the peak begin at what is in use now."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(recipe: str, overrides: dict[str, Any], batch: int) -> dict[str, float]:
-    """In this process: build, one step to have the optimiser's moments, and one more."""
-    import torch
-
+    """In this process, which must have nothing else to do: one step for the moments of the optimiser, then one that counts."""
     from idensenet.bench.work import images_for, stepper
     from idensenet.models import build
 
+    if not sys.platform.startswith("linux"):
+        raise OptionError("Peak memory is measured on Linux only; leave 'memory' out with --only.")
     flow = build(recipe, **overrides)
     x = images_for(flow, batch)
     flow.initialize(x)
-    flow.train()
-    moments = [torch.zeros_like(p) for p in flow.parameters() for _ in range(3)]  # room for gradients and moments of Adam
-    idle = peak()
-    del moments
-    step = stepper(flow, x)
+    step = stepper(flow.train(), x)
     step()
+    flow.zero_grad()
+    _settle()
+    idle = _status("VmRSS")
     step()
-    return {"idle": idle, "above": peak() - idle, "input": x.numel() * 4 / 1e6}
+    return {"idle": idle, "above": _status("VmHWM") - idle}
 
 
 def measure_apart(recipe: str, overrides: dict[str, Any], batch: int) -> dict[str, float]:
