@@ -47,3 +47,15 @@ def test_a_pipe_gets_plain_lines_and_a_terminal_the_live_display(monkeypatch):
     assert isinstance(make_display("quiet", 1, 0), Quiet)
     with pytest.raises(OptionError, match="'loud' is not known"):
         make_display("loud", 1, 0)
+
+
+def test_a_narrow_terminal_still_shows_the_step_and_all_metrics(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    display = make_display("rich", 4400, 0)
+    numbers = {"epoch": 16.82, "bits/dim": 2.141, "accuracy": 0.91, "gradient": 0.53, "samples/s": 251.1, "memory": "0.53 GB"}
+    display.metrics(370, numbers)
+    display.close()
+    shown = capsys.readouterr().out
+    assert "370/4400" in shown
+    assert "left" in shown
+    assert all(name in shown for name in numbers)

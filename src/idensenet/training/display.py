@@ -74,21 +74,26 @@ class Rich(Display):
 
     def __init__(self, steps: int, start: int) -> None:
         super().__init__(steps, start)
+        from rich.console import Group
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.text import Text
 
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        self.progress = Progress(*columns, TextColumn("{task.description}"))
-        self.task = self.progress.add_task("starting", total=steps, completed=start)
-        self.progress.start()
+        self.progress, self.text = Progress(*columns), Text("starting")
+        self.task = self.progress.add_task("", total=steps, completed=start)
+        self.live = Live(Group(self.progress, self.text), refresh_per_second=4)
+        self.live.start()
 
     def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self.progress.update(self.task, completed=step, description=line(metrics))
+        self.progress.update(self.task, completed=step)
+        self.text.plain = line(metrics)
 
     def say(self, text: str) -> None:
-        self.progress.console.print(text, markup=False, highlight=False)
+        self.live.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        self.progress.stop()
+        self.live.stop()
 
 
 def make_display(kind: str, steps: int, start: int) -> Display:
