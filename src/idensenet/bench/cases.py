@@ -18,7 +18,6 @@ from idensenet.bench.machine import Machine
 from idensenet.bench.peers import normflows_toy_step
 from idensenet.bench.timing import Row, Times, in_turns
 from idensenet.bench.work import flops_of, images_for, stepper
-from idensenet.bijections import ResidualBlock
 from idensenet.data.catalog import open_source
 from idensenet.data.toy import toy_set
 from idensenet.flow import Flow
@@ -30,7 +29,7 @@ from idensenet.storage import load
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done. `small` is for tests of the benchmark itself."""
+    """How much is done. SMALL is for tests of the benchmark itself."""
 
     batch: int = 8
     repeats: int = 5
@@ -130,14 +129,14 @@ def step_memory(size: Size, machine: Machine) -> Iterator[Row]:
     yield Row("images: the same, memory-saving", saving["above"], 0.0, "MB", "everything kept", ratio)
 
 
-def _trained(size: Size) -> tuple[Flow, Tensor]:
+def _trained() -> tuple[Flow, Tensor]:
     flow = load("digits")
     return flow, open_source("digits").test.batch(np.arange(16))[0]
 
 
 def sampling(size: Size, machine: Machine) -> Iterator[Row]:
     """16 images from a trained model, to the same residual."""
-    flow, _ = _trained(size)
+    flow, _ = _trained()
     z = torch.randn(16, *flow.latent_shape, generator=torch.Generator().manual_seed(0))
 
     def draw(solver: Anderson | Picard) -> Callable[[], None]:
@@ -153,16 +152,14 @@ def sampling(size: Size, machine: Machine) -> Iterator[Row]:
     yield _row("sampling 16 digits, residual 1e-5", times["anderson"], "ms", "fixed-point iteration", times["picard"])
 
 
-def _with(flow: Flow, method: LogDet) -> list[ResidualBlock]:
-    blocks = [block for _, block in flow.named_blocks()]
-    for block in blocks:
+def _with(flow: Flow, method: LogDet) -> None:
+    for _, block in flow.named_blocks():
         block.log_det = block.eval_log_det = method
-    return blocks
 
 
 def evaluation(size: Size, machine: Machine) -> Iterator[Row]:
     """Log-densities of 16 images from a trained model against twenty terms; errors against those of the same probes in full."""
-    flow, x = _trained(size)
+    flow, x = _trained()
 
     def score(method: LogDet) -> Callable[[], Tensor]:
         def run() -> Tensor:
@@ -183,7 +180,7 @@ def evaluation(size: Size, machine: Machine) -> Iterator[Row]:
 
 def spread(size: Size, machine: Machine) -> Iterator[Row]:
     """Variance of the gradient of the log-determinant on a trained model: the same roulette with other probes."""
-    flow, x = _trained(size)
+    flow, x = _trained()
     flow.train()
     wanted = [p for p in flow.parameters() if p.requires_grad]
 
