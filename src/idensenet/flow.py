@@ -15,6 +15,8 @@ from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import BlockCertificate, Certificate, LipschitzMap, OperatorNorms, fresh_norms
 from idensenet.lipschitz.dense import DenseLayer
+from idensenet.lipschitz.networks import RowNetwork
+from idensenet.logdet import ExactLogDet
 
 
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
@@ -234,6 +236,18 @@ class Flow(nn.Module):
             for i, part in enumerate(_scales(self.body), 1)
             for j, block in enumerate((m for m in part.modules() if isinstance(m, ResidualBlock)), 1)
         ]
+
+    def compile_blocks(self, on: bool = True) -> None:
+        """Compile what training spends its time on beside products: worth it for long runs, as it takes half a minute once.
+
+        Blocks with an exact log-determinant become one compiled function, of the others the elementwise steps become one pass
+        each. Results stay the same up to rounding. It needs a C++ compiler.
+        """
+        for _, block in self.named_blocks():
+            if isinstance(block.log_det, ExactLogDet):
+                block.log_det.compiled = on
+            elif isinstance(block.g, RowNetwork):
+                block.g.compiled = on
 
     def certify(self) -> Certificate:
         """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from idensenet.flow import Flow
+from idensenet.training.clipping import clip
 
 
 def images_for(flow: Flow, batch: int) -> Tensor:
@@ -21,14 +22,15 @@ def images_for(flow: Flow, batch: int) -> Tensor:
 
 def stepper(flow: Flow, x: Tensor | Callable[[], Tensor], lr: float = 1e-5) -> Callable[[], None]:
     """A whole training step: forward, backward, clipping, optimiser; the norms follow at the start of the next."""
-    optimizer = torch.optim.Adam(flow.parameters(), lr, fused=True)
+    parameters = list(flow.parameters())
+    optimizer = torch.optim.Adam(parameters, lr, fused=True)
     generator = torch.Generator(flow.device).manual_seed(0)
 
     def step() -> None:
         batch = x if isinstance(x, Tensor) else x()
         optimizer.zero_grad()
         (-flow.log_prob(batch, generator).mean() / flow.dims).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
+        clip(parameters, 1.0)
         optimizer.step()
 
     return step

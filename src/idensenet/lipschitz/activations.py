@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idensenet.errors import UnknownNameError, nearest
-from idensenet.lipschitz.linearmap import DiagonalMap, LinearMap, StackedDiagonalMap
+from idensenet.lipschitz.linearmap import LinearMap, diagonal
 
+Branches = tuple[Tensor, ...]
 SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
 
 
@@ -28,10 +29,15 @@ class Activation(nn.Module, ABC):
     expansion = 1
 
     @abstractmethod
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+    def forward(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def forward(self, x: Tensor) -> Tensor: ...
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        """The numbers that are made of each number, and their derivatives. `own` stands in for the parameters, if given."""
+
+    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        values, slopes = self.curves(x)
+        return values[0] if len(values) == 1 else torch.cat(values, 1), diagonal(slopes)
 
     def lipschitz(self, norm: float) -> float:
         return 1.0
@@ -56,9 +62,9 @@ class LipSwish(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        value, slope = swish(x, self.beta, 1 / 1.1)
-        return value, DiagonalMap(slope)
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        value, slope = swish(x, *(own or (self.beta,)), 1 / 1.1)
+        return (value,), (slope,)
 
     def lipschitz(self, norm: float) -> float:
         return SWISH_SLOPE / 1.1
@@ -76,10 +82,11 @@ class LeakyLipSwish(Activation):
         a = torch.sigmoid(self.alpha)
         return a * x + (1 - a) * x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        value, slope = swish(x, self.beta)
-        a = torch.sigmoid(self.alpha)
-        return a * x + (1 - a) * value / 1.1, DiagonalMap(a + (1 - a) * slope / 1.1)
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        beta, alpha = own or (self.beta, self.alpha)
+        value, slope = swish(x, beta)
+        a = torch.sigmoid(alpha)
+        return (a * x + (1 - a) * value / 1.1,), (a + (1 - a) * slope / 1.1,)
 
     def lipschitz(self, norm: float) -> float:
         return 1.0  # for every alpha
@@ -100,9 +107,9 @@ class CLipSwish(Activation):
         value = x * torch.sigmoid(F.softplus(self.beta) * x) * self.scale
         return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        value, slope = swish(x, self.beta, self.scale)
-        return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1), StackedDiagonalMap(slope, slope - self.scale)
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        value, slope = swish(x, *(own or (self.beta,)), self.scale)
+        return (value, torch.sub(value, x, alpha=self.scale)), (slope, slope - self.scale)
 
     def lipschitz(self, norm: float) -> float:
         other = 1 - SWISH_SLOPE
@@ -118,42 +125,42 @@ class CReLU(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([torch.relu(x), torch.relu(-x)], 1)
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return self.forward(x), StackedDiagonalMap((x > 0).to(x.dtype), -(x < 0).to(x.dtype))
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        return (torch.relu(x), torch.relu(-x)), ((x > 0).to(x.dtype), -(x < 0).to(x.dtype))
 
 
 class ReLU(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x)
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return torch.relu(x), DiagonalMap((x > 0).to(x.dtype))
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        return (torch.relu(x),), ((x > 0).to(x.dtype),)
 
 
 class ELU(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return F.elu(x)
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return F.elu(x), DiagonalMap(torch.exp(x.clamp(max=0)))
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        return (F.elu(x),), (torch.exp(x.clamp(max=0)),)
 
 
 class Tanh(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         y = torch.tanh(x)
-        return y, DiagonalMap(1 - y * y)
+        return (y,), (1 - y * y,)
 
 
 class Sigmoid(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         y = torch.sigmoid(x)
-        return y, DiagonalMap(y * (1 - y))
+        return (y,), (y * (1 - y),)
 
     def lipschitz(self, norm: float) -> float:
         return 0.25
@@ -163,8 +170,8 @@ class Identity(Activation):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return x, DiagonalMap(torch.ones_like(x))
+    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+        return (x,), (torch.ones_like(x),)
 
 
 ACTIVATIONS: dict[str, Callable[[float], Activation]] = {

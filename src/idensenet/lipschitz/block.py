@@ -1,21 +1,30 @@
-"""The dense block, with its concatenation weights folded into the linear maps.
+"""How a residual branch is computed: values and tangents together, elementwise steps in one pass.
 
-With h_i = [a_i h_(i-1) ; b_i s_i], every h_i is the plain concatenation of s_0, s_1, ..., s_i up to one factor per channel.
-So the factors multiply the columns of the weights, which are small, and never the maps, which are large: value, tangent and
-transposed products are convolutions, activations and concatenations, and nothing else.
+Rows are samples, or samples of several probes one after the other: [rows, *event]. Where a value and tangents travel together,
+the rows of the value come first, and every linear map is one product for all of them.
 
-Rows are samples, or samples of several probes one after the other: [rows, *event].
+In a dense block h_i = [a_i h_(i-1) ; b_i s_i], so every h_i is the plain concatenation of s_0, s_1, ..., s_i up to one factor
+per channel. The factors multiply the columns of the weights, which are small, and never the maps, which are large: values,
+tangents and transposed products are convolutions, activations and concatenations, and nothing else.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idensenet.lipschitz.activations import Activation, Branches
 from idensenet.lipschitz.linearmap import LinearMap, convolve, flipped
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def laid_out(rows: Tensor) -> Tensor:
@@ -28,52 +37,134 @@ def apply(rows: Tensor, weight: Tensor) -> Tensor:
     return F.linear(rows, weight) if weight.ndim == 2 else convolve(rows, weight)
 
 
-def apply_transposed(rows: Tensor, weight: Tensor) -> Tensor:
-    return apply(rows, weight.mT if weight.ndim == 2 else flipped(weight))
+def transposed(weight: Tensor) -> Tensor:
+    return weight.mT if weight.ndim == 2 else flipped(weight)
 
 
 def biased(rows: Tensor, bias: Tensor) -> Tensor:
     return rows + (bias[:, None, None] if rows.ndim == 4 else bias)
 
 
-def per_sample(function: Callable[[Tensor], Tensor], rows: Tensor, batch: int) -> Tensor:
-    """A function that knows `batch` samples, on the rows of one or several probes."""
-    if len(rows) == batch:
-        return function(rows)
-    if rows.ndim == 2:
-        return function(rows.view(-1, batch, rows.shape[1])).flatten(0, 1)
-    return torch.cat([function(part) for part in torch.split(rows, batch)])
+# The elementwise steps. Each is a function of tensors, so that it can be compiled into one pass over the memory.
 
 
-class DenseBlockMap(LinearMap):
-    """The Jacobian of a dense block: folded weights and the slopes of its activations."""
+def activate(moved: Tensor, bias: Tensor | None, activation: Activation, n: int) -> tuple[Tensor, Branches]:
+    """Through an activation: n rows of values, to which the bias belongs, and the tangents behind them; and its slopes."""
+    value = moved[:n] if bias is None else biased(moved[:n], bias)
+    values, slopes = activation.curves(value)
+    grown = values[0] if len(values) == 1 else torch.cat(values, 1)
+    if len(moved) > n:
+        grown = torch.cat([grown, sloped(moved[n:], slopes)])
+    return grown, slopes
 
-    def __init__(self, first: Tensor | None, weights: Sequence[Tensor], slopes: Sequence[LinearMap], batch: int) -> None:
-        self.first, self.weights, self.slopes, self.batch = first, list(weights), list(slopes), batch
 
-    def _rows(self, v: Tensor) -> tuple[Tensor, Sequence[int]]:
+def grow(rows: Tensor, moved: Tensor, bias: Tensor, activation: Activation, n: int) -> tuple[Tensor, Branches]:
+    """What a dense layer does after its linear map: the activated rows beside those that came in."""
+    grown, slopes = activate(moved, bias, activation, n)
+    return torch.cat([rows, grown], 1), slopes
+
+
+def sloped(tangent: Tensor, slopes: Branches) -> Tensor:
+    """Tangents of one or several probes through the derivative of an activation."""
+    if len(tangent) != len(slopes[0]):
+        return torch.cat([sloped(part, slopes) for part in torch.split(tangent, len(slopes[0]))])
+    return slopes[0] * tangent if len(slopes) == 1 else torch.cat([slope * tangent for slope in slopes], 1)
+
+
+def slopes_back(rows: Tensor, slopes: Branches) -> Tensor:
+    """The transposed product with the derivative of an activation."""
+    if len(rows) != len(slopes[0]):
+        return torch.cat([slopes_back(part, slopes) for part in torch.split(rows, len(slopes[0]))])
+    if len(slopes) == 1:
+        return slopes[0] * rows
+    first, second = rows.chunk(2, 1)
+    return torch.addcmul(slopes[0] * first, slopes[1], second)
+
+
+def grow_back(rows: Tensor, added: Tensor | None, slopes: Branches) -> tuple[Tensor, Tensor]:
+    """The transpose of `grow`: rows + added, of which the first channels go on and the others go back through the slopes."""
+    rows = rows if added is None else rows + added
+    width = rows.shape[1] - len(slopes) * slopes[0].shape[1]
+    return rows[:, :width], slopes_back(rows[:, width:], slopes)
+
+
+@lru_cache(maxsize=8)
+def fused(function: Callable[..., Any], on: bool) -> Callable[..., Any]:
+    """One of the elementwise steps, compiled into one pass where that is wanted; for all shapes at once."""
+    return torch.compile(function, dynamic=True) if on else function
+
+
+class BranchMap(LinearMap):
+    """The Jacobian of a residual branch on rows: weights, and the slopes of the activations between them."""
+
+    def __init__(self, weights: Sequence[Tensor], slopes: Sequence[Branches], batch: int, compiled: bool = False) -> None:
+        self.weights, self.slopes, self.batch, self.compiled = list(weights), list(slopes), batch, compiled
+        self._back: list[Tensor] | None = None
+
+    @abstractmethod
+    def forth(self, rows: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def back(self, rows: Tensor) -> Tensor: ...
+
+    def _on_rows(self, function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
         event = v.ndim - (3 if self.weights[0].ndim == 4 else 1)
-        lead = v.shape[:event]
-        return laid_out(v.flatten(0, event - 1) if event > 1 else v), lead
+        rows = function(laid_out(v.flatten(0, event - 1) if event > 1 else v))
+        return rows.view(*v.shape[:event], *rows.shape[1:]) if event > 1 else rows
 
     def matvec(self, v: Tensor) -> Tensor:
-        rows, lead = self._rows(v)
-        if self.first is not None:
-            rows = apply(rows, self.first)
-        for weight, slope in zip(self.weights, self.slopes, strict=False):
-            rows = torch.cat([rows, per_sample(slope.matvec, apply(rows, weight), self.batch)], 1)
-        rows = apply(rows, self.weights[-1])
-        return rows.view(*lead, *rows.shape[1:]) if len(lead) > 1 else rows
+        return self._on_rows(self.forth, v)
 
     def rmatvec(self, u: Tensor) -> Tensor:
-        rows, lead = self._rows(u)
-        rows = apply_transposed(rows, self.weights[-1])
-        for weight, slope in zip(reversed(self.weights[:-1]), reversed(self.slopes), strict=True):
-            width = weight.shape[1]
-            rows = rows[:, :width] + apply_transposed(per_sample(slope.rmatvec, rows[:, width:], self.batch), weight)
-        if self.first is not None:
-            rows = apply_transposed(rows, self.first)
-        return rows.view(*lead, *rows.shape[1:]) if len(lead) > 1 else rows
+        return self._on_rows(self.back, u)
 
-    def take(self, index: Tensor) -> DenseBlockMap:
-        return DenseBlockMap(self.first, self.weights, [slope.take(index) for slope in self.slopes], len(index))
+    def transposed_weights(self) -> list[Tensor]:
+        """Last to first; kept where no gradient is recorded."""
+        if torch.is_grad_enabled():
+            return [transposed(weight) for weight in reversed(self.weights)]
+        if self._back is None:
+            self._back = [transposed(weight) for weight in reversed(self.weights)]
+        return self._back
+
+    def take(self, index: Tensor) -> Self:
+        slopes = [tuple(slope[index] for slope in each) for each in self.slopes]
+        return type(self)(self.weights, slopes, len(index), self.compiled)
+
+
+class DenseBlockMap(BranchMap):
+    """Of a dense block: folded weights, [first,] one for each dense layer, closing."""
+
+    def forth(self, rows: Tensor) -> Tensor:
+        *weights, closing = self.weights
+        if len(weights) > len(self.slopes):
+            rows = apply(rows, weights.pop(0))
+        for weight, slopes in zip(weights, self.slopes, strict=True):
+            rows = torch.cat([rows, sloped(apply(rows, weight), slopes)], 1)
+        return apply(rows, closing)
+
+    def back(self, rows: Tensor) -> Tensor:
+        closing, *weights = self.transposed_weights()
+        rows, added = apply(rows, closing), None
+        step = fused(grow_back, self.compiled and len(rows) == self.batch)
+        for weight, slopes in zip(weights, reversed(self.slopes), strict=False):
+            rows, returned = step(rows, added, slopes)
+            added = apply(returned, weight)
+        rows = rows if added is None else rows + added
+        return apply(rows, weights[-1]) if len(weights) > len(self.slopes) else rows
+
+
+class ResidualNetMap(BranchMap):
+    """Of linear maps with activations in between, and perhaps one in front."""
+
+    def forth(self, rows: Tensor) -> Tensor:
+        for i, weight in enumerate(self.weights, len(self.slopes) - len(self.weights)):
+            rows = apply(sloped(rows, self.slopes[i]) if i >= 0 else rows, weight)
+        return rows
+
+    def back(self, rows: Tensor) -> Tensor:
+        step = fused(slopes_back, self.compiled and len(rows) == self.batch)
+        for i, weight in enumerate(self.transposed_weights()):
+            rows = apply(rows, weight)
+            if i < len(self.slopes):
+                rows = step(rows, self.slopes[-1 - i])
+        return rows

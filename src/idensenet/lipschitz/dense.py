@@ -18,6 +18,13 @@ def p_norm(pair: tuple[float, float], p: float) -> float:
     return max(pair) if math.isinf(p) else (pair[0] ** p + pair[1] ** p) ** (1 / p)
 
 
+def concatenation_weights(k: Tensor, p: float) -> Tensor:
+    """The normalised weights of input and transformation, for pairs k along the last dimension."""
+    eta = F.softplus(k) + 0.1
+    size: Tensor = torch.linalg.vector_norm(eta, p, dim=-1, keepdim=True)
+    return eta / size
+
+
 class DenseLayer(nn.Module):
     """Concatenates its input with a transformation of it, weighted so that the whole is `lip`-Lipschitz.
 
@@ -45,9 +52,7 @@ class DenseLayer(nn.Module):
 
     def eta(self) -> Tensor:
         """The two normalised weights of input and transformation, without `lip`."""
-        eta = F.softplus(self.k) + 0.1
-        size: Tensor = torch.linalg.vector_norm(eta, self.linear.norm)
-        return eta / size
+        return concatenation_weights(self.k, self.linear.norm)
 
     def forward(self, x: Tensor) -> Tensor:
         a, b = (self.lip * self.eta()).unbind()

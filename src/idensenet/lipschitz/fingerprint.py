@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -43,15 +44,19 @@ def _large_fingerprint(words: Tensor) -> Tensor:
 
 def fingerprints(weights: Sequence[Tensor]) -> Tensor:
     """One int64 per weight, from all its bits; changing any one number changes it. The same on every device."""
-    words = [_words(w) for w in weights]
-    result = torch.zeros(len(words), dtype=torch.int64, device=weights[0].device)
-    small = [i for i, w in enumerate(words) if len(w) <= _ROW]
-    if small:
-        multiplier, segment = _places(tuple(len(words[i]) for i in small), result.device)
-        bits = torch.cat([words[i] for i in small]).long()
-        sums = torch.zeros(len(small), dtype=torch.int64, device=result.device).index_add_(0, segment, bits * multiplier)
-        result[small] = sums
-    for i, w in enumerate(words):
-        if len(w) > _ROW:
-            result[i] = _large_fingerprint(w)
+    result = torch.zeros(len(weights), dtype=torch.int64, device=weights[0].device)
+    small = defaultdict(list)  # by their type
+    for i, w in enumerate(weights):
+        words = w.numel() * max(1, w.element_size() // 4)
+        if words > _ROW:
+            result[i] = _large_fingerprint(_words(w))
+        else:
+            small[w.dtype].append((i, words))
+    for members in small.values():
+        index, sizes = zip(*members, strict=True)
+        multiplier, segment = _places(sizes, result.device)
+        bits = _words(torch.cat([weights[i].detach().reshape(-1) for i in index])).long()
+        result[list(index)] = torch.zeros(len(index), dtype=torch.int64, device=result.device).index_add_(
+            0, segment, bits * multiplier
+        )
     return result

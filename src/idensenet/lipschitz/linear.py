@@ -53,6 +53,11 @@ class LipschitzMap(nn.Module, ABC):
         nn.init.uniform_(self.bias, -bound, bound)
 
     @property
+    def alike(self) -> tuple[object, ...]:
+        """What maps must have in common, beside the shape of their weights, to be normalised together."""
+        return type(self), self.norm, self.size, self.__dict__.get("tolerance", 0.0)
+
+    @property
     @abstractmethod
     def as_matrix(self) -> bool:
         """Whether the operator's norm is that of the weight as a matrix."""
@@ -220,16 +225,17 @@ def refresh_norms(root: nn.Module) -> int:
         maps = _maps_under(root)
         if not maps:
             return 0
-        found = fingerprints([m.weight for m in maps])
-        known = torch.stack([m.fingerprint for m in maps])
+        weights = [m._parameters["weight"] for m in maps]  # past nn.Module.__getattr__, which takes longer for small layers
+        found = fingerprints(weights)
+        known = torch.stack([m._buffers["fingerprint"] for m in maps])
         groups = defaultdict(list)
         for i, (now, before) in enumerate(torch.stack([found, known], 1).tolist()):
             m = maps[i]
             m.forget_unless(now)
             if now != before:
-                groups[type(m), m.weight.shape, m.norm, m.size, m.weight.dtype, getattr(m, "tolerance", 0.0)].append(i)
-        stale = [maps[i].weight for members in groups.values() for i in members]
-        if stale and not bool(torch.isfinite(torch.stack([weight.sum().float() for weight in stale])).all()):
+                groups[m.alike, weights[i].shape, weights[i].dtype].append(i)
+        stale = [weights[i] for members in groups.values() for i in members]
+        if stale and not bool(torch.isfinite(torch.stack(torch._foreach_norm(stale, math.inf))).all()):
             raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
         for members in groups.values():
             _update([maps[i] for i in members], found[members])
@@ -237,7 +243,7 @@ def refresh_norms(root: nn.Module) -> int:
 
 
 def _update(maps: list[LipschitzMap], found: Tensor) -> None:
-    first, weight = maps[0], torch.stack([m.weight for m in maps])
+    first, weight = maps[0], torch.stack([m._parameters["weight"] for m in maps])
     if first.norm != 2:
         sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
@@ -255,43 +261,55 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
             convolution.length.copy_(length)
     copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
     for values, name in copies:
-        kept = [getattr(m, name) for m in maps]
+        kept = [m._buffers[name] for m in maps]
         torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
     # the gradients here rather than at their first use, which may be inside a compiled function
     batched = first.norm == 2 and first.as_matrix
     gradients = torch.einsum("lr,lc->lrc", left, right).view_as(weight) if batched else None
-    for i, m in enumerate(maps):
-        m.remember(gradients[i] if gradients is not None and m.weight.requires_grad else None)
-        if m.weight.requires_grad:
+    each = gradients.unbind() if gradients is not None else [None] * len(maps)
+    for m, gradient in zip(maps, each, strict=True):
+        m.remember(gradient)
+        if gradient is None and m.weight.requires_grad:
             m.norm_gradient()
 
 
-class _Scope(threading.local):
+class Scope(threading.local):
+    """The public call that is under way: its depth, the model it is about, and what was prepared for its blocks."""
+
     depth = 0
+    root: nn.Module | None = None
+
+    def __init__(self) -> None:
+        self.packs: dict[Any, Any] = {}
 
 
-_scope = _Scope()
+scope = Scope()
 
 
 @contextmanager
-def norms_settled() -> Iterator[None]:
+def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
     """Inside, weights do not change, so their norms are not looked at again."""
-    _scope.depth += 1
+    if scope.depth == 0:
+        scope.root = root
+    scope.depth += 1
     try:
         yield
     finally:
-        _scope.depth -= 1
+        scope.depth -= 1
+        if scope.depth == 0:
+            scope.root = None
+            scope.packs.clear()
 
 
 @contextmanager
 def fresh_norms(root: nn.Module) -> Iterator[None]:
     """Norms under `root` are those of the weights, inside. Nested uses cost nothing."""
-    if _scope.depth == 0:
+    if scope.depth == 0:
         refresh_norms(root)
-    with norms_settled():
+    with norms_settled(root):
         yield
 
 
 def ensure_fresh(layer: LipschitzMap) -> None:
-    if _scope.depth == 0:
+    if scope.depth == 0:
         refresh_norms(layer)

@@ -106,6 +106,11 @@ class StackedDiagonalMap(LinearMap):
         return StackedDiagonalMap(self.upper[index], self.lower[index])
 
 
+def diagonal(slopes: Sequence[Tensor]) -> LinearMap:
+    """The Jacobian of an activation, from the slopes of what it makes of each number."""
+    return DiagonalMap(*slopes) if len(slopes) == 1 else StackedDiagonalMap(*slopes)
+
+
 class DenseLayerMap(LinearMap):
     """v -> [a v ; b A v] along channels: the weighted concatenation."""
 

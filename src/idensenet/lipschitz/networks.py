@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,16 @@ from torch import Tensor, nn
 
 from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation, activation
-from idensenet.lipschitz.block import DenseBlockMap, apply, biased, laid_out, per_sample
+from idensenet.lipschitz.block import (
+    DenseBlockMap,
+    ResidualNetMap,
+    activate,
+    apply,
+    biased,
+    fused,
+    grow,
+    laid_out,
+)
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms
 from idensenet.lipschitz.linearmap import Composition, LinearMap
@@ -65,89 +75,97 @@ class Network(nn.Module):
         return bound
 
 
-class DenseBlock(Network):
-    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet. See block.py for how it is computed."""
+class RowNetwork(Network):
+    """A network that takes values and tangents through together. See block.py for how it is computed.
+
+    With `compiled`, its elementwise steps are compiled into one pass each: the same result up to rounding, half a minute once.
+    """
+
+    compiled = False
+
+    @abstractmethod
+    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+        """n rows of values and any number of tangents through the network; and the Jacobian at the values."""
+
+    def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
+        return self._push(laid_out(x), len(x))
+
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        rows, n = laid_out(torch.cat([x, v.flatten(0, 1)])), len(x)
+        if torch.compiler.is_compiling():
+            rows, J = self._push(rows, n)
+        else:
+            with fresh_norms(self):
+                rows, J = self._push(rows, n)
+        return rows[:n], rows[n:].view(v.shape), J
+
+
+def _biased_values(rows: Tensor, bias: Tensor, n: int) -> Tensor:
+    """The bias on the values only."""
+    return biased(rows, bias) if len(rows) == n else torch.cat([biased(rows[:n], bias), rows[n:]])
+
+
+class DenseBlock(RowNetwork):
+    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet."""
 
     @property
     def dense_layers(self) -> list[DenseLayer]:
         return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
 
-    def _folded(self) -> tuple[Tensor | None, list[Tensor]]:
-        """The weight of the first linear map, if there is one, and the others with the concatenation in their columns."""
-        head, *_ = self.layers
-        first = head.normalized_weight() if isinstance(head, LipschitzMap) else None
+    def maps(self) -> list[LipschitzMap]:
+        """[first,] one for each dense layer, closing."""
+        return [layer.linear if isinstance(layer, DenseLayer) else layer for layer in self.layers]  # type: ignore[misc]
+
+    def _folded(self) -> list[Tensor]:
+        """The weights of the linear maps, with the concatenation in their columns."""
         scale, weights = None, []
-        for layer in self.dense_layers:
-            weight = layer.linear.normalized_weight()
-            if scale is None:
-                scale = weight.new_ones(weight.shape[1])
-            else:
-                weight = weight * scale.view(1, -1, *[1] * (weight.ndim - 2))
-            weights.append(weight)
-            a, b = (layer.lip * layer.eta()).unbind()
-            scale = torch.cat([a * scale, b.expand(weight.shape[0] * layer.activation.expansion)])
-        closing = self._closing.normalized_weight()
-        assert scale is not None
-        return first, [*weights, closing * scale.view(1, -1, *[1] * (closing.ndim - 2))]
-
-    @property
-    def _closing(self) -> LipschitzMap:
-        closing = self.layers[-1]
-        assert isinstance(closing, LipschitzMap)
-        return closing
-
-    def _checked(self, x: Tensor) -> Tensor:
-        head = self.layers[0]
-        linear = head if isinstance(head, LipschitzMap) else self.dense_layers[0].linear
-        return linear.checked(x)
+        for layer, linear in zip(self.layers, self.maps(), strict=True):
+            weight = linear.normalized_weight()
+            weights.append(weight if scale is None else weight * scale.view(1, -1, *[1] * (weight.ndim - 2)))
+            if isinstance(layer, DenseLayer):
+                scale = weight.new_ones(weight.shape[1]) if scale is None else scale
+                a, b = (layer.lip * layer.eta()).unbind()
+                scale = torch.cat([a * scale, b.expand(weight.shape[0] * layer.activation.expansion)])
+        return weights
 
     def forward(self, x: Tensor) -> Tensor:
         with fresh_norms(self):
-            first, weights = self._folded()
-            rows = laid_out(self._checked(x))
-            if first is not None:
-                rows = biased(apply(rows, first), self.layers[0].bias)  # type: ignore[arg-type]
-            for layer, weight in zip(self.dense_layers, weights, strict=False):
-                rows = torch.cat([rows, layer.activation(biased(apply(rows, weight), layer.linear.bias))], 1)
-            return biased(apply(rows, weights[-1]), self._closing.bias)
+            rows = laid_out(x)
+            for layer, linear, weight in zip(self.layers, self.maps(), self._folded(), strict=True):
+                moved = biased(apply(linear.checked(rows), weight), linear.bias)
+                rows = torch.cat([rows, layer.activation(moved)], 1) if isinstance(layer, DenseLayer) else moved
+            return rows
 
-    def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        y, _, J = self._push(x, None)
-        return y, J
-
-    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-        if torch.compiler.is_compiling():
-            y, product, J = self._push(x, v)
-        else:
-            with fresh_norms(self):
-                y, product, J = self._push(x, v)
-        assert product is not None
-        return y, product, J
-
-    def _push(self, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, LinearMap]:
-        """Value and tangents travel together: the rows of x, then those of the probes, through one product per layer."""
-        first, weights = self._folded()
-        n, slopes = len(x), []
-        rows = laid_out(self._checked(x) if v is None else torch.cat([self._checked(x), v.flatten(0, 1)]))
-
-        def moved(rows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-            value, tangent = torch.split(apply(rows, weight), [n, len(rows) - n])
-            return biased(value, bias), tangent
-
-        if first is not None:
-            rows = torch.cat(moved(rows, first, self.layers[0].bias))  # type: ignore[arg-type]
-        for layer, weight in zip(self.dense_layers, weights, strict=False):
-            value, tangent = moved(rows, weight, layer.linear.bias)
-            value, slope = layer.activation.linearize(value)
-            slopes.append(slope)
-            grown = value if v is None else torch.cat([value, per_sample(slope.matvec, tangent, n)])
-            rows = torch.cat([rows, grown], 1)
-        value, tangent = moved(rows, weights[-1], self._closing.bias)
-        return value, None if v is None else tangent.view(v.shape), DenseBlockMap(first, weights, slopes, n)
+    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+        weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
+        for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
+            moved = apply(linear.checked(rows), weight)
+            if isinstance(layer, DenseLayer):
+                rows, slope = step(rows, moved, linear.bias, layer.activation, n)
+                slopes.append(slope)
+            else:
+                rows = _biased_values(moved, linear.bias, n)
+        return rows, DenseBlockMap(weights, slopes, n, self.compiled)
 
 
-class ResidualNet(Network):
+class ResidualNet(RowNetwork):
     """Linear maps with activations in between: the g of an i-ResNet or a Residual Flow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(laid_out(x))
+
+    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+        weights, slopes, bias, step = [], [], None, fused(activate, self.compiled)
+        for layer in self.layers:
+            if isinstance(layer, LipschitzMap):
+                weights.append(layer.normalized_weight())
+                rows, bias = apply(layer.checked(rows), weights[-1]), layer.bias  # the bias waits for the activation, to be done in one pass
+            else:
+                rows, slope = step(rows, bias, layer, n)
+                slopes.append(slope)
+        assert bias is not None
+        rows = _biased_values(rows, bias, n)
+        return rows, ResidualNetMap(weights, slopes, n, self.compiled)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
 from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.lipschitz.packed import Plan, packed
+from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
 from idensenet.logdet.base import Estimate, Linearizable, LogDet, push
 
 TOGETHER = 32  # dimensions whose unit vectors travel with the value
-Function = Callable[[Linearizable, Tensor], tuple[Tensor, Tensor]]
+Function = Callable[..., tuple[Tensor, Tensor]]
 
 
 def jacobian(J: LinearMap, x: Tensor, chunk: int = 256) -> Tensor:
@@ -53,7 +56,7 @@ def log_abs_det(matrix: Tensor) -> Tensor:
     return value
 
 
-def value_and_jacobian(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_jacobian(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
     """g(x) and its Jacobians: tensor arithmetic only, so it can be compiled, given norms that are up to date."""
     dims = math.prod(x.shape[1:])
     if dims > TOGETHER:
@@ -64,24 +67,22 @@ def value_and_jacobian(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
     return gx, columns.reshape(dims, len(x), dims).permute(1, 2, 0)
 
 
-def exact_log_det(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
-    """g(x) and the log-determinant."""
-    gx, matrix = value_and_jacobian(g, x)
+def exact_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
+    """g(x) and the log-determinant, with no block but this one in view."""
+    gx, matrix = value_and_jacobian(x, g)
     return gx, log_abs_det(matrix)
 
 
-@lru_cache(maxsize=2)
+def packed_log_det(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for a dense block on vectors that was prepared together with its peers."""
+    gx, matrix = packed_value_and_jacobian(x, plan, row)
+    return gx, log_abs_det(matrix)
+
+
+@lru_cache(maxsize=4)
 def compiled(function: Function) -> Function:
     """Compiled once for all blocks of one shape. After several models in one process it falls back to eager code."""
-    return torch.compile(function, dynamic=False)
-
-
-def compiled_exact_log_det(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The determinant too in two dimensions; slogdet stays outside: its compiled gradient is wrong (torch 2.13, on a CPU)."""
-    if x.shape[1:] == (2,):
-        return compiled(exact_log_det)(g, x)
-    gx, matrix = compiled(value_and_jacobian)(g, x)
-    return gx, log_abs_det(matrix)
+    return torch.compile(function, dynamic=False, options={"cpp_wrapper": True})
 
 
 class ExactLogDet(LogDet):
@@ -101,10 +102,23 @@ class ExactLogDet(LogDet):
         self.compiled = compiled
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+        compiling = self.compiled and torch.is_grad_enabled()
         if recompute and torch.is_grad_enabled():
-            gx, value = checkpoint(exact_log_det, g, x, use_reentrant=False, preserve_rng_state=False)
-        elif self.compiled and torch.is_grad_enabled():
-            gx, value = compiled_exact_log_det(g, x)
+            gx, value = checkpoint(exact_log_det, x, g, use_reentrant=False, preserve_rng_state=False)
+            return gx, Estimate(value)
+        pack = packed(g, x, compiled if compiling else lambda function: function) if x.shape[1:].numel() <= TOGETHER else None
+        if pack is None:
+            gx, value = self._run(exact_log_det, value_and_jacobian, compiling, x, g)
         else:
-            gx, value = exact_log_det(g, x)
+            gx, value = self._run(packed_log_det, packed_value_and_jacobian, compiling, x, *pack)
         return gx, Estimate(value)
+
+    @staticmethod
+    def _run(whole: Function, without_determinant: Function, compiling: bool, x: Tensor, *block: Any) -> tuple[Tensor, Tensor]:
+        """slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)."""
+        if not compiling:
+            return whole(x, *block)
+        if x.shape[1:] == (2,):
+            return compiled(whole)(x, *block)
+        gx, matrix = compiled(without_determinant)(x, *block)
+        return gx, log_abs_det(matrix)

@@ -15,11 +15,11 @@ from torch import Tensor
 from idensenet.config import Config
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.logdet import ExactLogDet
 from idensenet.models import build_config
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
 from idensenet.training.checkpoint import Progress
+from idensenet.training.clipping import clip
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.events import Events
@@ -55,7 +55,8 @@ class Trainer:
         per_step = t.accumulate * self.world
         self.schedule = Schedule.of(t, None if source.stream else max(1, self.batches.per_epoch // per_step))
         self.objective = Objective(self.flow, t)
-        self.optimizer = torch.optim.Adam(self.flow.parameters(), t.lr, t.betas, weight_decay=t.weight_decay, fused=True)
+        self.parameters = list(self.flow.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, t.lr, t.betas, weight_decay=t.weight_decay, fused=True)
         self.average = Average(self.flow, t.average)
         self.progress = Progress()
         self.learning: bool | None = None  # whether the concatenation does; not known before the first step
@@ -84,15 +85,13 @@ class Trainer:
     def compile(self, display: Display) -> None:
         """Compile the blocks where that is asked for, or repays itself; where it cannot be done, go on without."""
         wish = self.config.train.compile
-        exact = [b.log_det for _, b in self.flow.named_blocks() if isinstance(b.log_det, ExactLogDet)]
         if wish not in ("on", "off", "auto"):
             raise OptionError(f"train.compile={wish!r} is not known; use on, off or auto.")
-        if wish == "off" or not exact or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
+        if wish == "off" or not self.flow.named_blocks() or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
             return
         display.say("compiling the blocks: half a minute, seconds where it was done before")
         began = time.monotonic()
-        for each in exact:
-            each.compiled = True
+        self.flow.compile_blocks()
         self.flow.train()
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         try:
@@ -102,8 +101,7 @@ class Trainer:
         except Exception as error:
             if wish == "on":
                 raise OptionError(f"The blocks cannot be compiled here: {error!s:.200}; use --train.compile off.") from error
-            for each in exact:
-                each.compiled = False
+            self.flow.compile_blocks(False)
             display.say(f"compilation failed ({type(error).__name__}); training goes on without it")
         else:
             display.say(f"compiled in {time.monotonic() - began:.1f} s")
@@ -135,7 +133,7 @@ class Trainer:
 
     def gradient_norm(self, stop: StopRequest) -> tuple[Tensor, bool]:
         """Average gradients over ranks and clip them; whether anybody was asked to stop."""
-        gradients = [p.grad for p in self.flow.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
         asked = bool(stop.signal)
         if self.world > 1:
             flat = torch.cat([g.flatten() for g in gradients] + [gradients[0].new_tensor([float(asked)])])
@@ -143,9 +141,7 @@ class Trainer:
             for g, part in zip(gradients, torch.split(flat[:-1], [g.numel() for g in gradients]), strict=True):
                 g.copy_(part.view_as(g))
             asked = bool(flat[-1] > 0)
-        limit = self.config.train.clip
-        norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), limit if limit is not None else math.inf, foreach=True)
-        return norm, asked
+        return clip(self.parameters, self.config.train.clip), asked
 
     def step(self, number: int, stop: StopRequest) -> bool:
         """One optimiser step; true if somebody asked to stop."""
