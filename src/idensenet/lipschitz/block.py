@@ -89,9 +89,9 @@ def grow_back(rows: Tensor, added: Tensor | None, slopes: Branches) -> tuple[Ten
 
 
 @lru_cache(maxsize=8)
-def fused(function: Callable[..., Any], on: bool) -> Callable[..., Any]:
-    """One of the elementwise steps, compiled into one pass where that is wanted; for all shapes at once."""
-    return torch.compile(function, dynamic=True) if on else function
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One of the elementwise steps, compiled into one pass; for all shapes at once."""
+    return torch.compile(function, dynamic=True)
 
 
 class BranchMap(LinearMap):
@@ -145,7 +145,7 @@ class DenseBlockMap(BranchMap):
     def back(self, rows: Tensor) -> Tensor:
         closing, *weights = self.transposed_weights()
         rows, added = apply(rows, closing), None
-        step = fused(grow_back, self.compiled and len(rows) == self.batch)
+        step = fused(grow_back) if self.compiled and len(rows) == self.batch else grow_back
         for weight, slopes in zip(weights, reversed(self.slopes), strict=False):
             rows, returned = step(rows, added, slopes)
             added = apply(returned, weight)
@@ -162,7 +162,7 @@ class ResidualNetMap(BranchMap):
         return rows
 
     def back(self, rows: Tensor) -> Tensor:
-        step = fused(slopes_back, self.compiled and len(rows) == self.batch)
+        step = fused(slopes_back) if self.compiled and len(rows) == self.batch else slopes_back
         for i, weight in enumerate(self.transposed_weights()):
             rows = apply(rows, weight)
             if i < len(self.slopes):

@@ -137,7 +137,7 @@ class DenseBlock(RowNetwork):
             return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
-        weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
+        weights, slopes, step = self._folded(), [], fused(grow) if self.compiled else grow
         for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
             moved = apply(linear.checked(rows), weight)
             if isinstance(layer, DenseLayer):
@@ -155,7 +155,7 @@ class ResidualNet(RowNetwork):
         return super().forward(laid_out(x))
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
-        weights, slopes, bias, step = [], [], None, fused(activate, self.compiled)
+        weights, slopes, bias, step = [], [], None, fused(activate) if self.compiled else activate
         for layer in self.layers:
             if isinstance(layer, LipschitzMap):
                 weights.append(layer.normalized_weight())

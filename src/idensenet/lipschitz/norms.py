@@ -118,16 +118,16 @@ def convolution_norms(
         wx = W(x)
     ax = W(wx, transposed=True)
     value = (x * ax).flatten(1).sum(1)
-    rest = _each(ax - value[:, None, None, None] * x)
+    rest = _each(torch.addcmul(ax, value[:, None, None, None], x, value=-1))
     todo = ((rest > 10 * small * value) | lost).nonzero().flatten()
     if len(todo):
         calm_steps, most = (5, limit) if bool(lost.any()) else (2, min(limit, WARM_STEPS))
         part = W if len(todo) == len(weight) else W.take(todo)
-        x = x.index_copy(0, todo, climb(part, x[todo], ax[todo], small, calm_steps, most))
-        wx = W(x)
-    u = _unit(wx)
-    v = W(u, transposed=True)
-    return _each(v), u, _unit(v)
+        best = climb(part, x[todo], ax[todo], small, calm_steps, most)
+        moved = part(best)
+        wx, ax = wx.index_copy(0, todo, moved), ax.index_copy(0, todo, part(moved, transposed=True))
+    size = _each(wx).clamp(min=torch.finfo(weight.dtype).tiny)
+    return _each(ax) / size, wx / size[:, None, None, None], _unit(ax)
 
 
 def climb(W: Convolutions, x: Tensor, ax: Tensor, small: float, calm_steps: int, limit: int) -> Tensor:
@@ -186,7 +186,9 @@ def _best_in_span(gram: Tensor, form: Tensor) -> Tensor:
 
 def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:
     """d (u' W v) / d kernel, for one layer: u is [out, h, w], v is [in, h, w]; the result is [out, in, k, k]."""
-    return F.conv2d(v[:, None], u[:, None], padding=kernel // 2).transpose(0, 1).contiguous()
+    shape, pad = (len(u), len(v), kernel, kernel), kernel // 2
+    rows = [x[None].contiguous(memory_format=torch.channels_last) for x in (u, v)]
+    return torch.nn.grad.conv2d_weight(rows[1], shape, rows[0], padding=pad).contiguous()
 
 
 def induced_norm(weight: Tensor, norm: float, size: tuple[int, int] | None) -> Tensor:

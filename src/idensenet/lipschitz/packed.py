@@ -169,7 +169,7 @@ def _blocks_under(root: nn.Module) -> Iterator[DenseBlock]:
             waiting.extend(m for m in module._modules.values() if m is not None)
 
 
-def packed(g: object, x: Tensor, compile: Compile = lambda function: function) -> tuple[Plan, Tensor] | None:
+def packed(g: object, x: Tensor, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:
     """The plan of a block and its row, made together with those of all like blocks of the model that is in use.
 
     None if g is no dense block on vectors.
@@ -185,7 +185,7 @@ def packed(g: object, x: Tensor, compile: Compile = lambda function: function) -
             peers = [b for b in under if b is g or Plan.of(b) == plan]
             if not any(b is g for b in peers):
                 peers = [g]
-            rows = compile(pack)(plan, numbers(plan, peers)).unbind()
+            rows = (compile(pack) if compile else pack)(plan, numbers(plan, peers)).unbind()
             scope.packs.update({(id(b), recorded): (plan, row) for b, row in zip(peers, rows, strict=True)})
             return plan, rows[next(i for i, b in enumerate(peers) if b is g)]
     found: tuple[Plan, Tensor] = scope.packs[id(g), recorded]

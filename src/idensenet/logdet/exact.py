@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,23 +101,19 @@ class ExactLogDet(LogDet):
         self.compiled = compiled
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        compiling = self.compiled and torch.is_grad_enabled()
-        if recompute and torch.is_grad_enabled():
-            gx, value = checkpoint(exact_log_det, x, g, use_reentrant=False, preserve_rng_state=False)
-            return gx, Estimate(value)
-        pack = packed(g, x, compiled if compiling else lambda function: function) if x.shape[1:].numel() <= TOGETHER else None
-        if pack is None:
-            gx, value = self._run(exact_log_det, value_and_jacobian, compiling, x, g)
-        else:
-            gx, value = self._run(packed_log_det, packed_value_and_jacobian, compiling, x, *pack)
+        recorded = torch.is_grad_enabled()
+        compiling = self.compiled and recorded and not recompute
+        pack = packed(g, x, compiled if compiling else None) if x.shape[1:].numel() <= TOGETHER else None
+        whole, without_determinant, block = (
+            (exact_log_det, value_and_jacobian, (g,)) if pack is None else (packed_log_det, packed_value_and_jacobian, pack)
+        )
+        if recompute and recorded:
+            gx, value = checkpoint(whole, x, *block, use_reentrant=False, preserve_rng_state=False)
+        elif not compiling:
+            gx, value = whole(x, *block)
+        elif x.shape[1:] == (2,):
+            gx, value = compiled(whole)(x, *block)
+        else:  # slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)
+            gx, matrix = compiled(without_determinant)(x, *block)
+            value = log_abs_det(matrix)
         return gx, Estimate(value)
-
-    @staticmethod
-    def _run(whole: Function, without_determinant: Function, compiling: bool, x: Tensor, *block: Any) -> tuple[Tensor, Tensor]:
-        """slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)."""
-        if not compiling:
-            return whole(x, *block)
-        if x.shape[1:] == (2,):
-            return compiled(whole)(x, *block)
-        gx, matrix = compiled(without_determinant)(x, *block)
-        return gx, log_abs_det(matrix)
