@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from idensenet.bench.scaling import exponent
 from idensenet.bench.timing import Times, in_turns
 from idensenet.bench.work import flops_of
 from idensenet.cli import main
@@ -42,8 +43,10 @@ def test_operations_are_those_of_the_products():
 
 def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
     out = tmp_path / "bench.json"
-    names = "[toy,image,memory,sampling,evaluation,spread]"
-    assert main(["bench", "--small", "--threads", "1", "--only", names, "--out", str(out)]) == 0
+    names = "[toy,image,memory,sampling,evaluation,spread,scaling,processes]"
+    drawn = tmp_path / "scaling.png"
+    assert main(["bench", "--small", "--threads", "1", "--only", names, "--out", str(out), "--picture", str(drawn)]) == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
     shown = " ".join(capsys.readouterr().out.split())
     found = json.loads(out.read_text())
     assert found["threads"] == 1
@@ -56,10 +59,13 @@ def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
         "sampling",
         "log-density",
         "spread",
+        "time over batch",
+        "one more block",
+        "two processes",
     ):
         assert any(part in what for what in whats), part
         assert part in shown
-    assert all(row["value"] > 0 for row in found["rows"])
+    assert all(row["value"] > 0 for row in found["rows"] if "scaling" not in row["what"])  # a tiny model's slope is noise
     spread = next(row for row in found["rows"] if "spread" in row["what"])
     assert spread["against"] == "roulette, Gaussian probes"
     assert spread["ratio"] > 0
@@ -70,7 +76,19 @@ def test_the_profile_names_what_takes_the_time(capsys):
     assert "convolution" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "says"), [(["--only", "[tyo]"], "did you mean 'toy'"), (["--threads", "0"], "at least 1")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--only", "[tyo]"], "did you mean 'toy'"),
+        (["--threads", "0"], "at least 1"),
+        (["--only", "[toy]", "--picture", "x.png"], "add it to --only"),
+    ],
+)
 def test_bad_input(words, says, capsys):
     assert main(["bench", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_an_exponent_is_the_slope_in_logarithms():
+    assert exponent([1, 2, 4, 8], [5.0, 10.0, 20.0, 40.0]) == pytest.approx(1)
+    assert exponent([2, 4, 8], [1.0, 8.0, 64.0]) == pytest.approx(3)

@@ -161,16 +161,16 @@ def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_p
     short.compile(notes)
     assert compiled_blocks(short) == [False, False]
     assert not notes.said
-    monkeypatch.setattr(exact, "compiled_exact_log_det", exact.exact_log_det)
+    monkeypatch.setattr(exact, "compiled", lambda function: function)
     long = new_run(tmp_path / "long", toy_config(max_steps=5000))
     long.compile(notes)
     assert compiled_blocks(long) == [True, True]
     assert "compiled in" in notes.said[-1]
 
-    def broken(g, x):
+    def broken(function):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(exact, "compiled_exact_log_det", broken)
+    monkeypatch.setattr(exact, "compiled", broken)
     again = new_run(tmp_path / "again", toy_config(max_steps=5000))
     again.compile(notes)
     assert compiled_blocks(again) == [False, False]

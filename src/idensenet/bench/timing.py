@@ -22,6 +22,10 @@ class Times:
     def deviation(self) -> float:
         return statistics.stdev(self.seconds) if len(self.seconds) > 1 else 0.0
 
+    def divided(self, by: int) -> Times:
+        """Of one piece, where each repeat did several."""
+        return Times(tuple(each / by for each in self.seconds))
+
 
 def in_turns(work: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, Times]:
     """The times of several pieces of work, each done once in every round."""
@@ -50,3 +54,5 @@ class Row:
     ratio: float | None = None
     peak: float | None = None
     notes: tuple[str, ...] = field(default=())
+    axis: str = ""
+    points: tuple[tuple[float, float], ...] = field(default=())  # of a curve over `axis`

@@ -24,6 +24,7 @@ def bench(arguments: list[str]) -> int:
     parser.add_argument("--batch", type=int, default=8, help="images in a training step")
     parser.add_argument("--small", action="store_true", help="tiny models: to see that it works, not how fast it is")
     parser.add_argument("--profile", action="store_true", help="where the time of a training step goes, by name, instead")
+    parser.add_argument("--picture", type=str | None, default=None, help="draw the curves of `scaling` as PNG")
     parser.add_argument("--out", type=str | None, default=None, help="write the figures as JSON")
     values = parser.read(arguments)
     from idensenet.bench.cases import CASES, SMALL, Size
@@ -38,8 +39,17 @@ def bench(arguments: list[str]) -> int:
     if values.profile:
         _profile(size)
         return 0
-    rows = list(_measured(values.only or list(CASES), size))
+    names = values.only or list(CASES)
+    if values.picture and "scaling" not in names:
+        raise OptionError("--picture draws the curves of `scaling`; add it to --only.")
+    rows = list(_measured(names, size))
     _show(rows, values.threads)
+    if values.picture:
+        from idensenet.bench.scaling import picture
+        from idensenet.report.drawing import save_figure
+
+        save_figure(lambda: picture(rows), Path(values.picture))
+        print(f"drawn as {values.picture}")
     if values.out:
         found = {
             "date": date.today().isoformat(),

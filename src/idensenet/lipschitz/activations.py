@@ -63,7 +63,7 @@ class LipSwish(Activation):
         return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        value, slope = swish(x, *(own or (self.beta,)), 1 / 1.1)
+        value, slope = swish(x, own[0] if own else self.beta, 1 / 1.1)
         return (value,), (slope,)
 
     def lipschitz(self, norm: float) -> float:
@@ -108,7 +108,7 @@ class CLipSwish(Activation):
         return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        value, slope = swish(x, *(own or (self.beta,)), self.scale)
+        value, slope = swish(x, own[0] if own else self.beta, self.scale)
         return (value, torch.sub(value, x, alpha=self.scale)), (slope, slope - self.scale)
 
     def lipschitz(self, norm: float) -> float:

@@ -22,7 +22,6 @@ from torch import Tensor
 from idensenet.lipschitz.activations import Activation, Branches
 from idensenet.lipschitz.linearmap import LinearMap, convolve, flipped
 
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -50,12 +49,10 @@ def biased(rows: Tensor, bias: Tensor) -> Tensor:
 
 def activate(moved: Tensor, bias: Tensor | None, activation: Activation, n: int) -> tuple[Tensor, Branches]:
     """Through an activation: n rows of values, to which the bias belongs, and the tangents behind them; and its slopes."""
-    value = moved[:n] if bias is None else biased(moved[:n], bias)
-    values, slopes = activation.curves(value)
+    value, tangent = (moved, None) if len(moved) == n else torch.split(moved, [n, len(moved) - n])
+    values, slopes = activation.curves(value if bias is None else biased(value, bias))
     grown = values[0] if len(values) == 1 else torch.cat(values, 1)
-    if len(moved) > n:
-        grown = torch.cat([grown, sloped(moved[n:], slopes)])
-    return grown, slopes
+    return grown if tangent is None else torch.cat([grown, sloped(tangent, slopes)]), slopes
 
 
 def grow(rows: Tensor, moved: Tensor, bias: Tensor, activation: Activation, n: int) -> tuple[Tensor, Branches]:
@@ -81,11 +78,15 @@ def slopes_back(rows: Tensor, slopes: Branches) -> Tensor:
     return torch.addcmul(slopes[0] * first, slopes[1], second)
 
 
-def grow_back(rows: Tensor, added: Tensor | None, slopes: Branches) -> tuple[Tensor, Tensor]:
-    """The transpose of `grow`: rows + added, of which the first channels go on and the others go back through the slopes."""
-    rows = rows if added is None else rows + added
+def grow_back(rows: Tensor, slopes: Branches) -> tuple[Tensor, Tensor]:
+    """The transpose of `grow`: the first channels go on, the others go back through the slopes."""
     width = rows.shape[1] - len(slopes) * slopes[0].shape[1]
     return rows[:, :width], slopes_back(rows[:, width:], slopes)
+
+
+def grow_back_from(rows: Tensor, added: Tensor, slopes: Branches) -> tuple[Tensor, Tensor]:
+    """The same, with what came back through the layer behind."""
+    return grow_back(rows + added, slopes)
 
 
 @lru_cache(maxsize=8)
@@ -145,9 +146,11 @@ class DenseBlockMap(BranchMap):
     def back(self, rows: Tensor) -> Tensor:
         closing, *weights = self.transposed_weights()
         rows, added = apply(rows, closing), None
-        step = fused(grow_back) if self.compiled and len(rows) == self.batch else grow_back
+        first, then = grow_back, grow_back_from
+        if self.compiled and len(rows) == self.batch:
+            first, then = fused(first), fused(then)
         for weight, slopes in zip(weights, reversed(self.slopes), strict=False):
-            rows, returned = step(rows, added, slopes)
+            rows, returned = first(rows, slopes) if added is None else then(rows, added, slopes)
             added = apply(returned, weight)
         rows = rows if added is None else rows + added
         return apply(rows, weights[-1]) if len(weights) > len(self.slopes) else rows

@@ -12,7 +12,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,14 @@ from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
 from idensenet.lipschitz.fingerprint import fingerprints
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
+
+
+def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
+    """weight / max(1, sigma / coeff), with slope = d sigma / d weight in its gradient; and a scale for each of its columns."""
+    product = (slope * weight).sum()
+    sigma = sigma + (product - product.detach())
+    result = weight / torch.clamp(sigma / coeff, min=1)
+    return result if scale is None else result * scale.view(1, -1, *[1] * (weight.ndim - 2))
 
 
 class LipschitzMap(nn.Module, ABC):
@@ -104,15 +112,22 @@ class LipschitzMap(nn.Module, ABC):
                     self._gradient = norms.convolution_norm_gradient(self.left, self.right, self.weight.shape[-1])
         return self._gradient
 
+    def scaled_weight(self, scale: Tensor, run: Callable[..., Tensor] = normalized) -> Tensor:
+        """The weight in use, with a factor for each of its columns."""
+        if not torch.is_grad_enabled() or not self.weight.requires_grad or torch.compiler.is_compiling():
+            weight = self.normalized_weight()
+            return weight * scale.view(1, -1, *[1] * (weight.ndim - 2))
+        ensure_fresh(self)
+        weight = self.weight.view_as(self.weight)  # no parameter, whose shape a compiler would take for fixed
+        return run(weight, self.norm_gradient(), self.sigma, self.coeff, scale)
+
     def normalized_weight(self) -> Tensor:
         """The weight in use. It carries a graph where gradients are recorded, and is cached where they are not."""
         compiling = torch.compiler.is_compiling()
         if not compiling:
             ensure_fresh(self)
         if torch.is_grad_enabled() and self.weight.requires_grad:
-            product = (self.norm_gradient() * self.weight).sum()
-            sigma = self.sigma + (product - product.detach())
-            return self.weight / torch.clamp(sigma / self.coeff, min=1)
+            return normalized(self.weight, self.norm_gradient(), self.sigma, self.coeff)
         cached = self._normalized
         if (
             compiling
@@ -219,15 +234,20 @@ def _maps_under(root: nn.Module) -> list[LipschitzMap]:
     return list(found.values())
 
 
+def _fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
+    """A parameter or buffer of each, past nn.Module.__getattr__, which would take longer than the rest for small layers."""
+    return [m.__dict__["_parameters" if name == "weight" else "_buffers"][name] for m in maps]
+
+
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
     with torch.no_grad():
         maps = _maps_under(root)
         if not maps:
             return 0
-        weights = [m._parameters["weight"] for m in maps]  # past nn.Module.__getattr__, which takes longer for small layers
+        weights = _fields(maps, "weight")
         found = fingerprints(weights)
-        known = torch.stack([m._buffers["fingerprint"] for m in maps])
+        known = torch.stack(_fields(maps, "fingerprint"))
         groups = defaultdict(list)
         for i, (now, before) in enumerate(torch.stack([found, known], 1).tolist()):
             m = maps[i]
@@ -243,7 +263,7 @@ def refresh_norms(root: nn.Module) -> int:
 
 
 def _update(maps: list[LipschitzMap], found: Tensor) -> None:
-    first, weight = maps[0], torch.stack([m._parameters["weight"] for m in maps])
+    first, weight = maps[0], torch.stack(_fields(maps, "weight"))
     if first.norm != 2:
         sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
@@ -261,7 +281,7 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
             convolution.length.copy_(length)
     copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
     for values, name in copies:
-        kept = [m._buffers[name] for m in maps]
+        kept = _fields(maps, name)
         torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
     # the gradients here rather than at their first use, which may be inside a compiled function
     batched = first.norm == 2 and first.as_matrix

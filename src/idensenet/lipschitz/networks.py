@@ -22,7 +22,7 @@ from idensenet.lipschitz.block import (
     laid_out,
 )
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms
+from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized
 from idensenet.lipschitz.linearmap import Composition, LinearMap
 
 
@@ -97,12 +97,16 @@ class RowNetwork(Network):
         else:
             with fresh_norms(self):
                 rows, J = self._push(rows, n)
-        return rows[:n], rows[n:].view(v.shape), J
+        value, tangent = torch.split(rows, [n, len(rows) - n])
+        return value, tangent.view(v.shape), J
 
 
 def _biased_values(rows: Tensor, bias: Tensor, n: int) -> Tensor:
     """The bias on the values only."""
-    return biased(rows, bias) if len(rows) == n else torch.cat([biased(rows[:n], bias), rows[n:]])
+    if len(rows) == n:
+        return biased(rows, bias)
+    value, tangent = torch.split(rows, [n, len(rows) - n])
+    return torch.cat([biased(value, bias), tangent])
 
 
 class DenseBlock(RowNetwork):
@@ -118,14 +122,14 @@ class DenseBlock(RowNetwork):
 
     def _folded(self) -> list[Tensor]:
         """The weights of the linear maps, with the concatenation in their columns."""
-        scale, weights = None, []
+        scale, weights, run = None, [], fused(normalized) if self.compiled else normalized
         for layer, linear in zip(self.layers, self.maps(), strict=True):
-            weight = linear.normalized_weight()
-            weights.append(weight if scale is None else weight * scale.view(1, -1, *[1] * (weight.ndim - 2)))
+            weights.append(linear.normalized_weight() if scale is None else linear.scaled_weight(scale, run))
             if isinstance(layer, DenseLayer):
-                scale = weight.new_ones(weight.shape[1]) if scale is None else scale
+                outputs, inputs = weights[-1].shape[:2]
                 a, b = (layer.lip * layer.eta()).unbind()
-                scale = torch.cat([a * scale, b.expand(weight.shape[0] * layer.activation.expansion)])
+                kept = a.expand(inputs) if scale is None else a * scale
+                scale = torch.cat([kept, b.expand(outputs * layer.activation.expansion)])
         return weights
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,7 +153,13 @@ class DenseBlock(RowNetwork):
 
 
 class ResidualNet(RowNetwork):
-    """Linear maps with activations in between: the g of an i-ResNet or a Residual Flow."""
+    """Linear maps with activations in between, and perhaps one in front: the g of an i-ResNet or a Residual Flow."""
+
+    def __init__(self, layers: Sequence[LipschitzMap | Activation | DenseLayer]) -> None:
+        super().__init__(layers)
+        linear = [isinstance(layer, LipschitzMap) for layer in reversed(layers)]
+        if linear != [i % 2 == 0 for i in range(len(layers))]:
+            raise OptionError("In a residual net linear maps and activations take turns, and a linear map is the last.")
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(laid_out(x))
@@ -159,8 +169,8 @@ class ResidualNet(RowNetwork):
         for layer in self.layers:
             if isinstance(layer, LipschitzMap):
                 weights.append(layer.normalized_weight())
-                rows, bias = apply(layer.checked(rows), weights[-1]), layer.bias  # the bias waits for the activation, to be done in one pass
-            else:
+                rows, bias = apply(layer.checked(rows), weights[-1]), layer.bias  # which waits for the activation: one pass
+            elif isinstance(layer, Activation):
                 rows, slope = step(rows, bias, layer, n)
                 slopes.append(slope)
         assert bias is not None

@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 from idensenet.errors import OptionError
 
@@ -188,7 +189,7 @@ def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:
     """d (u' W v) / d kernel, for one layer: u is [out, h, w], v is [in, h, w]; the result is [out, in, k, k]."""
     shape, pad = (len(u), len(v), kernel, kernel), kernel // 2
     rows = [x[None].contiguous(memory_format=torch.channels_last) for x in (u, v)]
-    return torch.nn.grad.conv2d_weight(rows[1], shape, rows[0], padding=pad).contiguous()
+    return conv2d_weight(rows[1], shape, rows[0], padding=pad).contiguous()  # type: ignore[no-any-return, no-untyped-call]
 
 
 def induced_norm(weight: Tensor, norm: float, size: tuple[int, int] | None) -> Tensor:

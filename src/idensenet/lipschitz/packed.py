@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.dense import DenseLayer, concatenation_weights
-from idensenet.lipschitz.linear import LipschitzMap, fresh_norms, scope
+from idensenet.lipschitz.linear import fresh_norms, scope
 from idensenet.lipschitz.networks import DenseBlock
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -49,9 +49,10 @@ class Plan:
 
     @staticmethod
     def of(block: DenseBlock) -> Plan:
-        """Kept with the block, and made anew when a layer was exchanged."""
-        parts = [part for layer in block.layers for part in (layer, *layer._modules.values())]
-        known: tuple[list[nn.Module], Plan] | None = block.__dict__.get("_plan")
+        """Kept with the block, and made anew when a layer or one of its constants was exchanged."""
+        parts = [part for layer in block.layers for part in (layer, *layer._modules.values(), layer.__dict__.get("lip"))]
+        parts += [linear.coeff for linear in block.maps()]
+        known: tuple[list[object], Plan] | None = block.__dict__.get("_plan")
         if known is not None and known[0] == parts:
             return known[1]
         plan = Plan._of(block)
@@ -61,12 +62,10 @@ class Plan:
     @staticmethod
     def _of(block: DenseBlock) -> Plan:
         steps = []
-        for layer in block.layers:
-            dense = isinstance(layer, DenseLayer)
-            linear: LipschitzMap = layer.linear if dense else layer  # type: ignore[assignment]
+        for layer, linear in zip(block.layers, block.maps(), strict=True):
             outputs, inputs = linear.weight.shape
-            if dense:
-                act: Activation = layer.activation  # type: ignore[assignment]
+            if isinstance(layer, DenseLayer):
+                act = layer.activation
                 kind = (type(act), getattr(act, "scale", None))
                 steps.append(Step(inputs, outputs, linear.coeff, layer.lip, kind, act, len(act._parameters)))
             else:
@@ -130,7 +129,7 @@ def pack(plan: Plan, found: Sequence[Numbers]) -> Tensor:
             factor = factor * scale
         parts += [(part.weight * factor[:, None]).flatten(1), part.bias, *[each[:, None] for each in part.own]]
         if step.activation is not None and part.k is not None and step.lip is not None:
-            a, b = (step.lip * concatenation_weights(part.k, plan.norm)).split(1, 1)
+            a, b = torch.split(step.lip * concatenation_weights(part.k, plan.norm), 1, 1)
             kept = a * scale if scale is not None else a.expand(-1, step.inputs)
             scale = torch.cat([kept, b.expand(-1, step.outputs * step.activation.expansion)], 1)
     return torch.cat(parts, 1)
