@@ -8,7 +8,7 @@ from oracles import close, exact, gradient, inputs, network
 from idensenet.draws import GeneratorDraws
 from idensenet.lipschitz import refresh_norms
 from idensenet.logdet import ExactLogDet
-from idensenet.logdet.exact import compiled, exact_log_det, log_abs_det
+from idensenet.logdet.exact import compiled, compiled_for, exact_log_det, log_abs_det
 
 QUICK = {"compile_threads": 1, "cpp.simdlen": 1}  # plain loops spare a third of the C++ compiler's time
 
@@ -17,6 +17,7 @@ QUICK = {"compile_threads": 1, "cpp.simdlen": 1}  # plain loops spare a third of
 def test_the_compiled_value_and_gradient_are_those_of_slogdet(name):
     torch._dynamo.reset()
     compiled.cache_clear()
+    compiled_for.cache_clear()
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with torch._inductor.config.patch(QUICK):
         for _ in range(3):  # three blocks, one of them after the other

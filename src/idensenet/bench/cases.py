@@ -82,7 +82,7 @@ def toy(size: Size, machine: Machine) -> Iterator[Row]:
         for _, block in flow.named_blocks():
             block.log_det = ExactLogDet()
         flow.compile_blocks(compiled)
-        return stepper(flow, sample, 1e-3)
+        return stepper(flow, sample, 1e-3, None)
 
     work = {"eager": ours("toy-idensenet-clipswish"), "residual": ours("toy-resflow")}
     cold = 0.0

@@ -20,7 +20,7 @@ def images_for(flow: Flow, batch: int) -> Tensor:
     return ((0.7 * ramp + 0.3 * noise) * (flow.levels - 1)).round().to(torch.uint8)
 
 
-def stepper(flow: Flow, x: Tensor | Callable[[], Tensor], lr: float = 1e-5) -> Callable[[], None]:
+def stepper(flow: Flow, x: Tensor | Callable[[], Tensor], lr: float = 1e-5, limit: float | None = 1.0) -> Callable[[], None]:
     """A whole training step: forward, backward, clipping, optimiser; the norms follow at the start of the next."""
     parameters = list(flow.parameters())
     optimizer = torch.optim.Adam(parameters, lr, fused=True)
@@ -30,7 +30,8 @@ def stepper(flow: Flow, x: Tensor | Callable[[], Tensor], lr: float = 1e-5) -> C
         batch = x if isinstance(x, Tensor) else x()
         optimizer.zero_grad()
         (-flow.log_prob(batch, generator).mean() / flow.dims).backward()  # type: ignore[no-untyped-call]
-        clip(parameters, 1.0)
+        if limit is not None:
+            clip(parameters, limit)
         optimizer.step()
 
     return step

@@ -35,6 +35,13 @@ class Activation(nn.Module, ABC):
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         """The numbers that are made of each number, and their derivatives. `own` stands in for the parameters, if given."""
 
+    def factors(self) -> tuple[Tensor | float, Tensor | float]:
+        """(inner, outer) with forward(x) = outer * core(inner * x): what can go into the weights before and after it."""
+        return 1.0, 1.0
+
+    def core(self, x: Tensor) -> Branches:
+        return (self.forward(x),)
+
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         values, slopes = self.curves(x)
         return values[0] if len(values) == 1 else torch.cat(values, 1), diagonal(slopes)
@@ -61,6 +68,13 @@ class LipSwish(Activation):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
+
+    def factors(self) -> tuple[Tensor | float, Tensor | float]:
+        b = F.softplus(self.beta)
+        return b, 1 / (1.1 * b)
+
+    def core(self, x: Tensor) -> Branches:
+        return (F.silu(x),)
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         value, slope = swish(x, own[0] if own else self.beta, 1 / 1.1)
@@ -106,6 +120,14 @@ class CLipSwish(Activation):
     def forward(self, x: Tensor) -> Tensor:
         value = x * torch.sigmoid(F.softplus(self.beta) * x) * self.scale
         return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
+
+    def factors(self) -> tuple[Tensor | float, Tensor | float]:
+        b = F.softplus(self.beta)
+        return b, self.scale / b
+
+    def core(self, x: Tensor) -> Branches:
+        value = F.silu(x)
+        return value, value - x
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         value, slope = swish(x, own[0] if own else self.beta, self.scale)

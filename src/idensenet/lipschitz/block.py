@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idensenet.lipschitz.activations import Activation, Branches
-from idensenet.lipschitz.linearmap import LinearMap, convolve, flipped
+from idensenet.lipschitz.linearmap import LinearMap, flipped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,9 +31,9 @@ def laid_out(rows: Tensor) -> Tensor:
     return rows.contiguous(memory_format=torch.channels_last) if rows.ndim == 4 else rows
 
 
-def apply(rows: Tensor, weight: Tensor) -> Tensor:
+def apply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A matrix on vectors, a convolution on maps."""
-    return F.linear(rows, weight) if weight.ndim == 2 else convolve(rows, weight)
+    return F.linear(rows, weight, bias) if weight.ndim == 2 else F.conv2d(rows, weight, bias, padding=weight.shape[-1] // 2)
 
 
 def transposed(weight: Tensor) -> Tensor:

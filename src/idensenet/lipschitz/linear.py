@@ -234,9 +234,9 @@ def _maps_under(root: nn.Module) -> list[LipschitzMap]:
     return list(found.values())
 
 
-def _fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
+def fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
     """A parameter or buffer of each, past nn.Module.__getattr__, which would take longer than the rest for small layers."""
-    return [m.__dict__["_parameters" if name == "weight" else "_buffers"][name] for m in maps]
+    return [m.__dict__["_parameters" if name in ("weight", "bias") else "_buffers"][name] for m in maps]
 
 
 def refresh_norms(root: nn.Module) -> int:
@@ -245,9 +245,9 @@ def refresh_norms(root: nn.Module) -> int:
         maps = _maps_under(root)
         if not maps:
             return 0
-        weights = _fields(maps, "weight")
+        weights = fields(maps, "weight")
         found = fingerprints(weights)
-        known = torch.stack(_fields(maps, "fingerprint"))
+        known = torch.stack(fields(maps, "fingerprint"))
         groups = defaultdict(list)
         for i, (now, before) in enumerate(torch.stack([found, known], 1).tolist()):
             m = maps[i]
@@ -263,7 +263,7 @@ def refresh_norms(root: nn.Module) -> int:
 
 
 def _update(maps: list[LipschitzMap], found: Tensor) -> None:
-    first, weight = maps[0], torch.stack(_fields(maps, "weight"))
+    first, weight = maps[0], torch.stack(fields(maps, "weight"))
     if first.norm != 2:
         sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
@@ -281,11 +281,11 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
             convolution.length.copy_(length)
     copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
     for values, name in copies:
-        kept = _fields(maps, name)
+        kept = fields(maps, name)
         torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
     # the gradients here rather than at their first use, which may be inside a compiled function
     batched = first.norm == 2 and first.as_matrix
-    gradients = torch.einsum("lr,lc->lrc", left, right).view_as(weight) if batched else None
+    gradients = (left[:, :, None] * right[:, None]).view_as(weight) if batched else None
     each = gradients.unbind() if gradients is not None else [None] * len(maps)
     for m, gradient in zip(maps, each, strict=True):
         m.remember(gradient)

@@ -22,7 +22,7 @@ from idensenet.lipschitz.block import (
     laid_out,
 )
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized
+from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized, scope
 from idensenet.lipschitz.linearmap import Composition, LinearMap
 
 
@@ -132,12 +132,31 @@ class DenseBlock(RowNetwork):
                 scale = torch.cat([kept, b.expand(outputs * layer.activation.expansion)])
         return weights
 
+    def _value_parts(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights and biases for values alone: the factors of the activations are in them too, and no pass is left over."""
+        parts, scale = [], None
+        for layer, linear in zip(self.layers, self.maps(), strict=True):
+            weight: Tensor = linear.normalized_weight() if scale is None else linear.scaled_weight(scale)
+            bias: Tensor = linear.bias
+            if isinstance(layer, DenseLayer):
+                inner, outer = layer.activation.factors()
+                a, b = (layer.lip * layer.eta()).unbind()
+                kept = a.expand(weight.shape[1]) if scale is None else a * scale
+                scale = torch.cat([kept, (b * outer).expand(weight.shape[0] * layer.activation.expansion)])
+                weight, bias = weight * inner, bias * inner
+            parts.append((weight, bias))
+        return parts
+
     def forward(self, x: Tensor) -> Tensor:
         with fresh_norms(self):
+            key = (id(self), "values")  # a solver asks again and again
+            parts = self._value_parts() if torch.is_grad_enabled() or key not in scope.packs else scope.packs[key]
+            if not torch.is_grad_enabled():
+                scope.packs[key] = parts
             rows = laid_out(x)
-            for layer, linear, weight in zip(self.layers, self.maps(), self._folded(), strict=True):
-                moved = biased(apply(linear.checked(rows), weight), linear.bias)
-                rows = torch.cat([rows, layer.activation(moved)], 1) if isinstance(layer, DenseLayer) else moved
+            for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
+                moved = apply(linear.checked(rows), weight, bias)
+                rows = torch.cat([rows, *layer.activation.core(moved)], 1) if isinstance(layer, DenseLayer) else moved
             return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.dense import DenseLayer, concatenation_weights
-from idensenet.lipschitz.linear import fresh_norms, scope
+from idensenet.lipschitz.linear import fields, fresh_norms, scope
 from idensenet.lipschitz.networks import DenseBlock
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -94,15 +94,15 @@ def numbers(plan: Plan, blocks: Sequence[DenseBlock]) -> list[Numbers]:
     found = []
     columns = zip(*[block.layers for block in blocks], strict=True)
     for step, layers in zip(plan.steps, columns, strict=True):
-        maps = [layer.linear for layer in layers] if step.activation is not None else layers
-        weight = torch.stack([m.weight for m in maps])
+        maps = [layer._modules["linear"] for layer in layers] if step.activation is not None else layers
+        weight = torch.stack(fields(maps, "weight"))
         recorded = torch.is_grad_enabled() and weight.requires_grad
         found.append(
             Numbers(
                 weight,
-                torch.stack([m.sigma for m in maps]),
+                torch.stack(fields(maps, "sigma")),
                 torch.stack([m.norm_gradient() for m in maps]) if recorded else None,
-                torch.stack([m.bias for m in maps]),
+                torch.stack(fields(maps, "bias")),
                 torch.stack([layer.k for layer in layers]) if step.activation is not None else None,
                 [torch.stack(each) for each in zip(*[layer.activation.parameters() for layer in layers], strict=True)]
                 if step.parameters

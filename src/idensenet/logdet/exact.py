@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,10 +79,35 @@ def packed_log_det(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
     return gx, log_abs_det(matrix)
 
 
+LEAN: dict[str, Any] = {"cpp_wrapper": True, "size_asserts": False, "alignment_asserts": False}  # small blocks feel every call
+
+
 @lru_cache(maxsize=4)
 def compiled(function: Function) -> Function:
     """Compiled once for all blocks of one shape. After several models in one process it falls back to eager code."""
-    return torch.compile(function, dynamic=False, options={"cpp_wrapper": True})
+    return torch.compile(function, dynamic=False, options=LEAN)
+
+
+@lru_cache(maxsize=16)
+def compiled_for(plan: Plan, function: Function) -> Function:
+    """The same for blocks that were prepared together: only tensors can differ, so only they are looked at in every call."""
+    options = {**LEAN, "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
+
+    def run(x: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return function(x, plan, row)
+
+    return torch.compile(run, dynamic=False, options=options)
+
+
+def _compiled_log_det(g: Linearizable, x: Tensor, pack: tuple[Plan, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)."""
+    plane = x.shape[1:] == (2,)
+    if pack is None:
+        gx, found = compiled(exact_log_det if plane else value_and_jacobian)(x, g)
+    else:
+        plan, row = pack
+        gx, found = compiled_for(plan, packed_log_det if plane else packed_value_and_jacobian)(x, row)
+    return gx, found if plane else log_abs_det(found)
 
 
 class ExactLogDet(LogDet):
@@ -104,16 +130,11 @@ class ExactLogDet(LogDet):
         recorded = torch.is_grad_enabled()
         compiling = self.compiled and recorded and not recompute
         pack = packed(g, x, compiled if compiling else None) if x.shape[1:].numel() <= TOGETHER else None
-        whole, without_determinant, block = (
-            (exact_log_det, value_and_jacobian, (g,)) if pack is None else (packed_log_det, packed_value_and_jacobian, pack)
-        )
+        whole: Function = partial(exact_log_det, g=g) if pack is None else partial(packed_log_det, plan=pack[0], row=pack[1])
         if recompute and recorded:
-            gx, value = checkpoint(whole, x, *block, use_reentrant=False, preserve_rng_state=False)
+            gx, value = checkpoint(whole, x, use_reentrant=False, preserve_rng_state=False)
         elif not compiling:
-            gx, value = whole(x, *block)
-        elif x.shape[1:] == (2,):
-            gx, value = compiled(whole)(x, *block)
-        else:  # slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)
-            gx, matrix = compiled(without_determinant)(x, *block)
-            value = log_abs_det(matrix)
+            gx, value = whole(x)
+        else:
+            gx, value = _compiled_log_det(g, x, pack)
         return gx, Estimate(value)
