@@ -206,3 +206,15 @@ def test_a_layer_that_has_converged_is_left_alone_while_others_climb():
     assert len(calls) < 200
     for i in range(12):
         assert float(sigma[i]) == pytest.approx(spectral(weight[i], (8, 8)), rel=2e-3)
+
+
+def test_the_norm_is_the_same_from_the_side_with_fewer_channels():
+    weight, size = torch.randn(2, 3, 7, 3, 3, dtype=torch.float64), (5, 6)
+    right, left = torch.randn(2, 7, *size, dtype=torch.float64), torch.randn(2, 3, *size, dtype=torch.float64)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-9, None, 1000, left)
+    for i in range(2):
+        assert float(sigma[i]) == pytest.approx(spectral(weight[i], size), rel=1e-8)
+        moved = torch.nn.functional.conv2d(v[i][None], weight[i], padding=1)[0]
+        torch.testing.assert_close(moved, sigma[i] * u[i], rtol=0, atol=1e-3 * float(sigma[i]))
+    assert u.shape == left.shape
+    assert v.shape == right.shape

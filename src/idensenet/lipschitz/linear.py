@@ -275,8 +275,8 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
         before, now = torch.stack([m.length for m in convolutions]), torch.linalg.vector_norm(weight.flatten(1), dim=1)
         alike = (now - before).abs() < 0.1 * before  # otherwise a part of the weight may have grown that v does not see
         known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
-        right = torch.stack([m.right for m in maps])
-        sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known)
+        left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
+        sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known, 1000, left)
         for convolution, length in zip(convolutions, now, strict=True):
             convolution.length.copy_(length)
     copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))

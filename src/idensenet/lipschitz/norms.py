@@ -74,6 +74,7 @@ class Convolutions:
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
         self.pad = weight.shape[-1] // 2
+        self.turned = False
         self.each = self.each_back = None  # the kernels of the layers, there and back
         if weight.device.type == "cpu":
             self.each = [w.contiguous(memory_format=torch.channels_last) for w in weight]
@@ -85,37 +86,54 @@ class Convolutions:
         if kernels is not None:
             rows = [v.contiguous(memory_format=torch.channels_last) for v in torch.split(x, 1)]
             return torch.cat([F.conv2d(v, w, padding=self.pad).contiguous() for v, w in zip(rows, kernels, strict=True)])
-        apply = F.conv_transpose2d if transposed else F.conv2d
+        apply = F.conv_transpose2d if transposed != self.turned else F.conv2d
         y = apply(x.flatten(0, 1)[None], self.weight.flatten(0, 1), padding=self.pad, groups=len(self.weight))
         return y.view(len(x), -1, *x.shape[2:])
 
+    def transposed(self) -> Convolutions:
+        """There is back, and back is there."""
+        other = copy(self)
+        other.each, other.each_back, other.turned = self.each_back, self.each, not self.turned
+        return other
+
     def take(self, index: Tensor) -> Convolutions:
         """Some of the layers."""
-        if self.each is None or self.each_back is None:
-            return Convolutions(self.weight[index])
         part = copy(self)
+        if self.each is None or self.each_back is None:
+            part.weight = self.weight[index]
+            return part
         part.each, part.each_back = ([kernels[i] for i in index.tolist()] for kernels in (self.each, self.each_back))
         return part
 
 
 def convolution_norms(
-    weight: Tensor, v: Tensor, tolerance: float, known: Tensor | None = None, limit: int = 1000
+    weight: Tensor, v: Tensor, tolerance: float, known: Tensor | None = None, limit: int = 1000, u: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Spectral norms of zero-padded convolutions, to a relative tolerance: sigma, u, v.
 
-    It starts from v where |W v| is not far below the `known` sigma (infinity for not known), and otherwise adds noise: a
-    vector of other weights may lie in a subspace that the largest singular vector is not in. Where v fits already, one step of
-    power iteration is all; elsewhere `climb` goes on, for a few steps where v is known: in training the next step of the
-    optimiser changes the weights again, and the climb continues from where it is.
+    It works on the side with fewer channels, if u is given: the norm is that of the transposed operator, and vectors are
+    shorter there. It starts from the last vector x where |W x| is not far below the `known` sigma (infinity for not known), and
+    otherwise adds noise: a vector of other weights may lie in a subspace that the largest singular vector is not in. Where x
+    fits already, one step of power iteration is all; elsewhere `climb` goes on, for a few steps where x is known: in training
+    the next step of the optimiser changes the weights again, and the climb continues from where it is.
     """
     small = max(tolerance, 64 * torch.finfo(weight.dtype).eps)
     W = Convolutions(weight)
-    x = _unit(v)
+    if u is not None and weight.shape[1] < weight.shape[2]:
+        sigma, v, u = _largest(W.transposed(), u, small, known, limit)
+    else:
+        sigma, u, v = _largest(W, v, small, known, limit)
+    return sigma, u, v
+
+
+def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor | None, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """sigma, W x / sigma and x for the largest singular value."""
+    start, x = x, _unit(x)
     wx = W(x)
     known = torch.full_like(x[:, 0, 0, 0], math.inf) if known is None else known
     lost = ~(_each(wx) > 0.8 * known)
     if bool(lost.any()):
-        x = _unit(torch.where(lost[:, None, None, None], x + _noise(v.shape[1:], v.device, v.dtype), x))
+        x = _unit(torch.where(lost[:, None, None, None], x + _noise(start.shape[1:], x.device, x.dtype), x))
         wx = W(x)
     ax = W(wx, transposed=True)
     value = (x * ax).flatten(1).sum(1)
@@ -123,11 +141,11 @@ def convolution_norms(
     todo = ((rest > 10 * small * value) | lost).nonzero().flatten()
     if len(todo):
         calm_steps, most = (5, limit) if bool(lost.any()) else (2, min(limit, WARM_STEPS))
-        part = W if len(todo) == len(weight) else W.take(todo)
+        part = W if len(todo) == len(x) else W.take(todo)
         best = climb(part, x[todo], ax[todo], small, calm_steps, most)
         moved = part(best)
         wx, ax = wx.index_copy(0, todo, moved), ax.index_copy(0, todo, part(moved, transposed=True))
-    size = _each(wx).clamp(min=torch.finfo(weight.dtype).tiny)
+    size = _each(wx).clamp(min=torch.finfo(x.dtype).tiny)
     return _each(ax) / size, wx / size[:, None, None, None], _unit(ax)
 
 
