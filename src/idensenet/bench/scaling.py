@@ -45,7 +45,8 @@ def _curve(what: str, axis: str, work: dict[int, Callable[[], None]], repeats: i
     times = in_turns({str(n): each for n, each in work.items()}, repeats)
     points = tuple((float(n), times[str(n)].median) for n in work)
     slope = exponent([size(n) for n in work], [seconds for _, seconds in points])
-    shown = ", ".join(f"{n:.0f}: {seconds * 1e3:.3g} ms" for n, seconds in points)
+    last = exponent([size(n) for n in list(work)[-2:]], [seconds for _, seconds in points[-2:]])
+    shown = ", ".join(f"{n:.0f}: {seconds * 1e3:.3g} ms" for n, seconds in points) + f"; between the last two {last:.2f}"
     return Row(f"scaling: {what}", slope, 0.0, "exponent", notes=(shown,), axis=axis, points=points)
 
 
@@ -98,6 +99,11 @@ def picture(rows: Sequence[Row]) -> Figure:
         if row.unit == "exponent":
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
+            ticks: list[float] = []
+            for seconds in sorted(y):
+                if not ticks or seconds > 1.3 * ticks[-1]:  # labels that do not touch
+                    ticks.append(seconds)
+            axes.set_yticks(ticks, [f"{seconds:.2g}" for seconds in ticks])
             axes.set_ylabel("seconds a step")
             title = f"{row.what.removeprefix('scaling: ')}\nexponent {row.value:.2f}"
         else:

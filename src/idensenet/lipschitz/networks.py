@@ -25,6 +25,8 @@ from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized, scope
 from idensenet.lipschitz.linearmap import Composition, LinearMap
 
+AT_ONCE = 1 << 24  # bytes of features, where none is kept: larger ones come from fresh memory each time, which is slow
+
 
 class Network(nn.Module):
     """A chain of layers, each of which can be linearised and has a Lipschitz bound."""
@@ -153,11 +155,17 @@ class DenseBlock(RowNetwork):
             parts = self._value_parts() if torch.is_grad_enabled() or key not in scope.packs else scope.packs[key]
             if not torch.is_grad_enabled():
                 scope.packs[key] = parts
-            rows = laid_out(x)
-            for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
-                moved = apply(linear.checked(rows), weight, bias)
-                rows = torch.cat([rows, *layer.activation.core(moved)], 1) if isinstance(layer, DenseLayer) else moved
-            return rows
+            size = parts[-1][0].shape[1] * x[:1, 0].numel() * x.element_size()  # of the widest features of a sample
+            if torch.is_grad_enabled() or len(x) * size <= AT_ONCE:
+                return self._values(x, parts)
+            return torch.cat([self._values(part, parts) for part in torch.split(x, max(1, AT_ONCE // size))])
+
+    def _values(self, x: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+        rows = laid_out(x)
+        for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
+            moved = apply(linear.checked(rows), weight, bias)
+            rows = torch.cat([rows, *layer.activation.core(moved)], 1) if isinstance(layer, DenseLayer) else moved
+        return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
         weights, slopes, step = self._folded(), [], fused(grow) if self.compiled else grow
