@@ -66,6 +66,18 @@ def test_parameters_get_the_same_gradient_through_forward_and_linearize(name):
     torch.testing.assert_close(direct, other)
 
 
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("beta", [-200.0, -20.0, 0.5, 20.0])
+def test_factors_in_front_and_behind_make_the_same_activation(name, beta):
+    made = activation(name)
+    if hasattr(made, "beta"):
+        made = act(name, beta).float()
+    x = torch.tensor([[-30.0, -1.0, 0.0, 1e-3, 2.0, 40.0]])
+    inner, outer = made.factors()
+    values = [outer * part for part in made.core(inner * x)]
+    torch.testing.assert_close(torch.cat(values, 1), made(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["relu", "crelu", "elu"])
 def test_at_the_kink_the_slope_is_that_of_autograd(name):
     made = activation(name)

@@ -70,7 +70,7 @@ class LipSwish(Activation):
         return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
 
     def factors(self) -> tuple[Tensor | float, Tensor | float]:
-        b = F.softplus(self.beta)
+        b = F.softplus(self.beta).clamp(min=1e-12)  # its inverse has to be a number
         return b, 1 / (1.1 * b)
 
     def core(self, x: Tensor) -> Branches:
@@ -122,7 +122,7 @@ class CLipSwish(Activation):
         return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
 
     def factors(self) -> tuple[Tensor | float, Tensor | float]:
-        b = F.softplus(self.beta)
+        b = F.softplus(self.beta).clamp(min=1e-12)
         return b, self.scale / b
 
     def core(self, x: Tensor) -> Branches:

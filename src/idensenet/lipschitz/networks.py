@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ class DenseBlock(RowNetwork):
             parts = self._value_parts() if torch.is_grad_enabled() or key not in scope.packs else scope.packs[key]
             if not torch.is_grad_enabled():
                 scope.packs[key] = parts
-            size = parts[-1][0].shape[1] * x[:1, 0].numel() * x.element_size()  # of the widest features of a sample
+            size = parts[-1][0].shape[1] * math.prod(x.shape[2:]) * x.element_size()  # of the widest features of a sample
             if torch.is_grad_enabled() or len(x) * size <= AT_ONCE:
                 return self._values(x, parts)
             return torch.cat([self._values(part, parts) for part in torch.split(x, max(1, AT_ONCE // size))])
