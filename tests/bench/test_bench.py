@@ -1,5 +1,6 @@
 """The benchmark runs, and its figures mean what they say. How fast anything is, is not tested."""
 
+import importlib.util
 import json
 import time
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from idensenet.bench import peers
 from idensenet.bench.scaling import exponent
 from idensenet.bench.timing import Times, in_turns
 from idensenet.bench.work import flops_of
@@ -92,3 +94,12 @@ def test_bad_input(words, says, capsys):
 def test_an_exponent_is_the_slope_in_logarithms():
     assert exponent([1, 2, 4, 8], [5.0, 10.0, 20.0, 40.0]) == pytest.approx(1)
     assert exponent([2, 4, 8], [1.0, 8.0, 64.0]) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("name", ["normflows", "flowcon"])
+def test_a_peer_steps_where_it_is_installed_and_is_left_out_elsewhere(name):
+    step = getattr(peers, f"{name}_toy_step")(lambda: torch.randn(20, 2), blocks=1)
+    if importlib.util.find_spec(name) is None:
+        assert step is None
+    else:
+        step()

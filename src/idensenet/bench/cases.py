@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idensenet.bench import memory
 from idensenet.bench.machine import Machine
-from idensenet.bench.peers import normflows_toy_step
+from idensenet.bench.peers import flowcon_toy_step, normflows_toy_step
 from idensenet.bench.scaling import scaling
 from idensenet.bench.timing import Row, Times, in_turns
 from idensenet.bench.work import flops_of, images_for, stepper
@@ -91,15 +91,16 @@ def toy(size: Size, machine: Machine) -> Iterator[Row]:
         began = time.perf_counter()
         work["compiled"]()
         cold = time.perf_counter() - began
-    peer = normflows_toy_step(sample, size.toy_blocks)
-    if peer is not None:
-        work["normflows"] = peer
+    peers = {"normflows": normflows_toy_step(sample, size.toy_blocks), "flowcon": flowcon_toy_step(sample, size.toy_blocks)}
+    work |= {name: peer for name, peer in peers.items() if peer is not None}
     rounds = {name: _ten_times(each) for name, each in work.items()}  # as in training, where a step follows its like
     times = {name: each.divided(10) for name, each in in_turns(rounds, size.toy_repeats // 10 or 1).items()}
-    yield _row("toy: training step of the i-DenseNet, eager", times["eager"], "ms")
+    other = "flowcon" if "flowcon" in times else ""
+    yield _row("toy: training step of the i-DenseNet, eager", times["eager"], "ms", other, times.get("flowcon"))
     if "compiled" in times:
         note = f"compilation took {cold:.1f} s (cold or from its cache)"
-        yield _row("toy: the same, compiled", times["compiled"], "ms", "eager", times["eager"], notes=(note,))
+        other = other or "eager"
+        yield _row("toy: the same, compiled", times["compiled"], "ms", other, times[other], notes=(note,))
     against = "normflows" if "normflows" in times else ""
     yield _row("toy: training step of the Residual Flow", times["residual"], "ms", against, times.get("normflows"))
 

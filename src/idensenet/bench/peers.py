@@ -30,3 +30,26 @@ def normflows_toy_step(sample: Callable[[], Tensor], blocks: int = 10, width: in
         nf.utils.update_lipschitz(model, 5)
 
     return step
+
+
+def flowcon_toy_step(sample: Callable[[], Tensor], blocks: int = 10) -> Callable[[], None] | None:
+    """A training step of flowcon's i-DenseNet: depth 3, growth 16, CLipSwish, the exact log-determinant."""
+    if find_spec("flowcon") is None:
+        return None
+    block: Any = import_module("flowcon.transforms.lipschitz.iresblock").iResBlock
+    net: Any = import_module("flowcon.nn.nets.invertible_densenet").DenseNet
+    model = torch.nn.ModuleList(
+        [block(net(dimension=2, densenet_depth=3, densenet_growth=16), brute_force=True) for _ in range(blocks)]
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, weight_decay=1e-5)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        z, total = sample(), torch.zeros(())
+        for each in model:
+            z, log_det = each(z)
+            total = total + log_det.flatten()
+        (z.square().sum(1) / 2 - total).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
