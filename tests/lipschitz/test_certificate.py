@@ -21,8 +21,8 @@ from idensenet.lipschitz import (
     operator_bound,
 )
 from idensenet.lipschitz.certificate import convolution_bound, gram_matrix
-from idensenet.lipschitz.linear import norms_settled
 from idensenet.lipschitz.linearmap import convolve
+from idensenet.lipschitz.scope import norms_settled
 
 
 def toeplitz(weight, size):

@@ -23,8 +23,9 @@ from idensenet.lipschitz import (
     operator_bound,
     refresh_norms,
 )
-from idensenet.lipschitz.linear import LipschitzMap, fingerprints, norms_settled
+from idensenet.lipschitz.linear import LipschitzMap, fingerprints
 from idensenet.lipschitz.linearmap import convolve
+from idensenet.lipschitz.scope import norms_settled
 
 COEFF = 0.9
 KINDS = {

@@ -271,3 +271,16 @@ def test_structure_of_the_networks():
     paired = residual_net((3,), [8], [1, 1], Pieces("clipswish"))
     assert [tuple(m.weight.shape) for m in maps_of(paired)] == [(4, 6), (3, 8)]
     assert bool((residual_net((3,), [8], [1, 1], Pieces(), small_last=True).layers[-1].weight == 1e-3).all())
+
+
+def test_values_of_many_samples_come_in_parts_and_are_the_same(monkeypatch):
+    net, shape = network("dense maps")
+    x = torch.randn(7, *shape, dtype=torch.float64)
+    with torch.no_grad():
+        whole = net(x)
+        sizes = []
+        values = net._values
+        monkeypatch.setattr(net, "_values", lambda part, parts: sizes.append(len(part)) or values(part, parts))
+        monkeypatch.setattr("idensenet.lipschitz.networks.AT_ONCE", 3 * 10 * 12 * 8)  # ten channels of 3 x 4
+        torch.testing.assert_close(net(x), whole, rtol=1e-13, atol=1e-14)
+    assert sizes == [3, 3, 1]

@@ -9,8 +9,8 @@ import torch
 from brute import jacobians
 from idensenet.errors import ShapeError
 from idensenet.lipschitz import DenseBlock, Pieces, activation, dense_block, fresh_norms, residual_net
-from idensenet.lipschitz.linear import scope
 from idensenet.lipschitz.packed import Plan, packed, value_and_jacobian
+from idensenet.lipschitz.scope import scope
 
 
 def block(act="clipswish", norm=2.0, dims=3, first=None, learnable=True):

@@ -53,9 +53,8 @@ def _curve(what: str, axis: str, work: dict[int, Callable[[], None]], repeats: i
 def scaling(repeats: int = 3, small: bool = False) -> Iterator[Row]:
     """Exponents of the time of a step, and the memory of the memory-saving mode for each further block."""
     same = lambda n: n  # noqa: E731
-    blocks, batches, sides, dims = (4, 8, 16), (4, 8, 16, 32, 64), (16, 32, 64), (2, 8, 32, 128, 512)
-    if small:
-        blocks, batches, sides, dims = (1, 2), (2, 4), (8, 16), (2, 4)  # type: ignore[assignment]
+    axes: list[tuple[int, ...]] = [(4, 8, 16), (4, 8, 16, 32, 64), (16, 32, 64), (2, 8, 32, 128, 512)]
+    blocks, batches, sides, dims = [(1, 2), (2, 4), (8, 16), (2, 4)] if small else axes
     batch = 2 if small else 8
     yield _curve("time over blocks a scale", "blocks", {n: _image_step(batch, blocks=n) for n in blocks}, repeats, same)
     yield _curve("time over batch", "images", {n: _image_step(n) for n in batches}, repeats, same)

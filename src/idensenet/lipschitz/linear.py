@@ -9,7 +9,6 @@ changed, nothing is computed.
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
 from idensenet.lipschitz.fingerprint import fingerprints
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
+from idensenet.lipschitz.scope import norms_settled, scope, under
 
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
@@ -221,19 +221,6 @@ class LipschitzConv2d(LipschitzMap):
         return convolve(self.checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
-def _maps_under(root: nn.Module) -> list[LipschitzMap]:
-    """All maps, each once, in order. It is asked for in every step, and `root.modules()` takes its time to name them."""
-    found: dict[int, LipschitzMap] = {}
-    waiting: list[nn.Module] = [root]
-    while waiting:
-        module = waiting.pop()
-        if isinstance(module, LipschitzMap):
-            found[id(module)] = module
-        else:
-            waiting.extend(m for m in reversed(module._modules.values()) if m is not None)
-    return list(found.values())
-
-
 def fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
     """A parameter or buffer of each, past nn.Module.__getattr__, which would take longer than the rest for small layers."""
     return [m.__dict__["_parameters" if name in ("weight", "bias") else "_buffers"][name] for m in maps]
@@ -242,7 +229,7 @@ def fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
     with torch.no_grad():
-        maps = _maps_under(root)
+        maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
         if not maps:
             return 0
         weights = fields(maps, "weight")
@@ -291,34 +278,6 @@ def _update(maps: list[LipschitzMap], found: Tensor) -> None:
         m.remember(gradient)
         if gradient is None and m.weight.requires_grad:
             m.norm_gradient()
-
-
-class Scope(threading.local):
-    """The public call that is under way: its depth, the model it is about, and what was prepared for its blocks."""
-
-    depth = 0
-    root: nn.Module | None = None
-
-    def __init__(self) -> None:
-        self.packs: dict[Any, Any] = {}
-
-
-scope = Scope()
-
-
-@contextmanager
-def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
-    """Inside, weights do not change, so their norms are not looked at again."""
-    if scope.depth == 0:
-        scope.root = root
-    scope.depth += 1
-    try:
-        yield
-    finally:
-        scope.depth -= 1
-        if scope.depth == 0:
-            scope.root = None
-            scope.packs.clear()
 
 
 @contextmanager

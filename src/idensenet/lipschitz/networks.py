@@ -23,8 +23,9 @@ from idensenet.lipschitz.block import (
     laid_out,
 )
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized, scope
+from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, normalized
 from idensenet.lipschitz.linearmap import Composition, LinearMap
+from idensenet.lipschitz.scope import scope
 
 AT_ONCE = 1 << 24  # bytes of features, where none is kept: larger ones come from fresh memory each time, which is slow
 

@@ -7,17 +7,18 @@ blocks. Inside, a feature is a row and samples are columns: long rows suit vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.dense import DenseLayer, concatenation_weights
-from idensenet.lipschitz.linear import fields, fresh_norms, scope
+from idensenet.lipschitz.linear import fields, fresh_norms
 from idensenet.lipschitz.networks import DenseBlock
+from idensenet.lipschitz.scope import scope, under
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -158,16 +159,6 @@ def value_and_jacobian(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tens
     return out[:, 0].T, out[:, 1:].permute(2, 0, 1)
 
 
-def _blocks_under(root: nn.Module) -> Iterator[DenseBlock]:
-    waiting = [root]
-    while waiting:
-        module = waiting.pop()
-        if isinstance(module, DenseBlock):
-            yield module
-        else:
-            waiting.extend(m for m in module._modules.values() if m is not None)
-
-
 def packed(g: object, x: Tensor, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:
     """The plan of a block and its row, made together with those of all like blocks of the model that is in use.
 
@@ -180,8 +171,8 @@ def packed(g: object, x: Tensor, compile: Compile | None = None) -> tuple[Plan, 
         g.maps()[0].checked(x)
         with fresh_norms(g):
             plan = Plan.of(g)
-            under = [b for b in _blocks_under(scope.root) if packable(b)] if scope.root is not None else []
-            peers = [b for b in under if b is g or Plan.of(b) == plan]
+            known = [b for b in under(scope.root, DenseBlock) if packable(b)] if scope.root is not None else []
+            peers = [b for b in known if b is g or Plan.of(b) == plan]
             if not any(b is g for b in peers):
                 peers = [g]
             rows = (compile(pack) if compile else pack)(plan, numbers(plan, peers)).unbind()

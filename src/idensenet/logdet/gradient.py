@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idensenet.lipschitz.linear import norms_settled
 from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.lipschitz.scope import norms_settled
 from idensenet.logdet.base import Linearizable, push
 
 Series = Callable[[LinearMap, Tensor, Tensor], tuple[Tensor, Tensor]]

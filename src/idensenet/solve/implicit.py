@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idensenet.lipschitz.linear import norms_settled
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.networks import Network
+from idensenet.lipschitz.scope import norms_settled
 from idensenet.solve.anderson import Anderson
 from idensenet.solve.solver import PerSample, Solver, solve, spread
 
