@@ -17,6 +17,7 @@ COMMANDS = {
     "reconstruct": ("idensenet.commands.use", "send data there and back"),
     "certify": ("idensenet.commands.use", "guaranteed Lipschitz bounds"),
     "report": ("idensenet.commands.use", "write the page of a run"),
+    "reproduce": ("idensenet.commands.reproduce", "make a table or figure of the paper again"),
     "bench": ("idensenet.commands.bench", "measure speed and memory on this machine"),
     "data": ("idensenet.commands.data", "download or import a data set"),
     "recipes": ("idensenet.commands.data", "list all models"),

@@ -35,8 +35,8 @@ class ModelConfig:
     """How many, per scale."""
     depth: int = 3
     """Dense layers, or hidden layers of a residual network on vectors."""
-    growth: int = 16
-    """Channels that a dense layer adds."""
+    growth: int | tuple[int, ...] = 16
+    """Channels that a dense layer adds: one number, or one per scale."""
     width: int = 128
     """Hidden channels of a residual or coupling network."""
     activation: str = "clipswish"
@@ -200,6 +200,8 @@ class OutputConfig:
     """Write TensorBoard events too."""
     pictures: bool = True
     """Draw samples (or densities) at every evaluation."""
+    report: bool = True
+    """Write the page of the run at its end; 'idensenet report' does it later."""
 
 
 @dataclass(frozen=True)
@@ -237,11 +239,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _fitting(name: str, value: Any, old: Any, optional: bool) -> Any:
+def _fitting(name: str, value: Any, old: Any, kind: str) -> Any:
     """The value in the type of the one it replaces."""
+    optional, number_or_more = "None" in kind, kind == "int | tuple[int, ...]"
     try:
         if value is None and optional:
             return None
+        if number_or_more and isinstance(value, int | tuple | list):
+            return value if isinstance(value, int) else tuple(value)
         if isinstance(old, tuple) or isinstance(value, list):
             return tuple(value)
         if isinstance(old, float):
@@ -259,7 +264,7 @@ T = TypeVar("T")
 def override(config: T, values: Mapping[str, Any]) -> T:
     """A dataclass with some fields replaced, nested ones too; an unknown name is an error."""
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    may_be_none = {f.name for f in dataclasses.fields(config) if "None" in str(f.type)}  # type: ignore[arg-type]
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
@@ -270,7 +275,7 @@ def override(config: T, values: Mapping[str, Any]) -> T:
                 raise OptionError(f"{name}={value!r} is a group of options; give a dictionary of them.")
             changed[name] = override(old, value)
         else:
-            changed[name] = _fitting(name, value, old, optional=name in may_be_none)
+            changed[name] = _fitting(name, value, old, kinds[name])
     return dataclasses.replace(config, **changed)  # type: ignore[type-var]
 
 

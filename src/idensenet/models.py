@@ -90,6 +90,9 @@ class Builder:
         checked_norm(m.norm)
         self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation)
         self.built = 0  # blocks so far: the very first one differs
+        self.growths = (m.growth,) * len(m.blocks) if isinstance(m.growth, int) else m.growth
+        if len(self.growths) != len(m.blocks):
+            raise OptionError(f"growth={m.growth} must be one number, or one for each of the {len(m.blocks)} scales.")
 
     def _residual(self, g: Network) -> ResidualBlock:
         logdet = self.config.logdet
@@ -101,13 +104,13 @@ class Builder:
             logdet.recompute,
         )
 
-    def _network(self, shape: Sequence[int], image: bool) -> Network:
+    def _network(self, shape: Sequence[int], image: bool, growth: int) -> Network:
         m, c = self.model, shape[0]
         activate = self.built > 0 or not image
         if m.block == "dense":
-            return dense_block(shape, m.depth, m.growth, self.pieces)
+            return dense_block(shape, m.depth, growth, self.pieces)
         if m.block == "extended":
-            widths = [c + m.growth * (i + 1) for i in range(m.depth)]
+            widths = [c + growth * (i + 1) for i in range(m.depth)]
             return residual_net(shape, widths, [*[3] * m.depth, 1], self.pieces, activate, small_last=not image)
         if image:
             return residual_net(shape, [m.width] * 2, [3, 1, 3], self.pieces, activate)
@@ -123,17 +126,17 @@ class Builder:
             widths = [m.fc_width] * 2
         return residual_net([dims], widths, [1] * (len(widths) + 1), self.pieces)
 
-    def block(self, shape: Sequence[int], first_scale: bool) -> list[Bijection]:
-        """One block, and the ActNorms that stand around it."""
+    def block(self, shape: Sequence[int], scale: int) -> list[Bijection]:
+        """One block of a scale, and the ActNorms that stand around it."""
         m = self.model
         parts: list[Bijection] = [ActNorm(shape[0])] if m.actnorm and self.built == 0 else []
         if m.block in ("coupling", "glow"):
             if m.block == "glow":
                 parts.append(InvertibleConv1x1(shape[0]))
-            mask = (checkerboard_mask if first_scale and len(shape) == 3 else channel_mask)(shape, self.built % 2 == 1)
+            mask = (checkerboard_mask if scale == 0 and len(shape) == 3 else channel_mask)(shape, self.built % 2 == 1)
             parts.append(Coupling(coupling_net(shape, m.width), mask))
         else:
-            parts.append(self._residual(self._network(shape, len(shape) == 3)))
+            parts.append(self._residual(self._network(shape, len(shape) == 3, self.growths[scale])))
         self.built += 1
         return [*parts, ActNorm(shape[0])] if m.actnorm else parts
 
@@ -156,7 +159,7 @@ class Builder:
         scales: list[Chain] = []
         shapes: list[tuple[int, ...]] = []
         for i, count in enumerate(m.blocks):
-            parts = [part for _ in range(count) for part in self.block(shape, i == 0)]
+            parts = [part for _ in range(count) for part in self.block(shape, i)]
             if i < len(m.blocks) - 1:
                 if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
                     raise ShapeError(

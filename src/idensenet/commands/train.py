@@ -53,14 +53,21 @@ def fitted(config: Config, source: Source) -> Config:
     return dataclasses.replace(config, model=m, train=t)
 
 
-def start(config: Config, recipe: str | None, command: str, resume: RunFolder | None = None, step: str = "last") -> int:
+def start(
+    config: Config,
+    recipe: str | None,
+    command: str,
+    resume: RunFolder | None = None,
+    step: str = "last",
+    stop_after: int | None = None,
+) -> int:
     """Train, in a new folder or from a checkpoint."""
     source = source_of(config)
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
     trainer = Trainer(fitted(config, source), source, run)
     with run.locked() if trainer.rank == 0 else nullcontext():
         try:
-            return _locked(trainer, recipe, command, resume is not None, step)
+            return _locked(trainer, recipe, command, resume is not None, step, stop_after)
         except OSError as error:
             raise StorageError(_after_failed_write(run, error)) from error
 
@@ -75,7 +82,7 @@ def _after_failed_write(run: RunFolder, error: OSError) -> str:
     return f"Reading or writing failed ({error.strerror or error}); {kept}"
 
 
-def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str) -> int:
+def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
     run = trainer.run
     if resume:
         trainer.resume(run.checkpoints.find(step))
@@ -90,8 +97,8 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
             f"{trainer.flow.num_parameters:,} parameters, steps {trainer.progress.step} to {s.steps}, results in {run.path}",
             flush=True,
         )
-    code = trainer.train()
-    if trainer.rank == 0 and code == 0:
+    code = trainer.train(stop_after)
+    if trainer.rank == 0 and code == 0 and trainer.config.output.report:
         from idensenet.report.page import write_report
 
         page = write_report(run)
@@ -129,7 +136,8 @@ def dry_run(config: Config, steps: int = 3) -> int:
     return 0
 
 
-def train(arguments: list[str]) -> int:
+def parse(arguments: list[str]) -> tuple[Config, Any]:
+    """The configuration that a command line asks for, and the other options."""
     arguments = [f"--train.{word[2:]}" if word.partition("=")[0] == "--devices" else word for word in arguments]
     name = leading_name(arguments)
     resumed = _resumed_path(arguments)
@@ -148,17 +156,25 @@ def train(arguments: list[str]) -> int:
     parser.add_argument(
         "--step", type=str, default="last", help="with --resume: continue from this checkpoint, a number, last or best"
     )
+    parser.add_argument(
+        "--stop-after", type=int | None, default=None, help="stop at this step of the run, with a checkpoint to go on from"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
     add_groups(parser, config)
     values: Any = parser.read(arguments)
-    config = config_of(values)
     if name is None and resumed is None and not values.config:
         raise OptionError("What to train is missing: give a recipe ('idensenet recipes' lists them), a --config or a --resume.")
+    return config_of(values), values
+
+
+def train(arguments: list[str]) -> int:
+    config, values = parse(arguments)
     if values.dry_run:
         return dry_run(config)
     torch.set_float32_matmul_precision("highest")
     command = shlex.join(["idensenet", "train", *arguments])
-    return start(config, name, command, RunFolder(resumed) if resumed else None, values.step)
+    resume = RunFolder(values.resume) if values.resume else None
+    return start(config, values.recipe, command, resume, values.step, values.stop_after)
 
 
 def _resumed_path(arguments: list[str]) -> Path | None:

@@ -39,6 +39,7 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     skipped: int = 0
+    seconds: float = 0.0  # spent on training steps so far
 
 
 def _digest(path: Path) -> str:

@@ -63,6 +63,7 @@ class Trainer:
         self.bad_in_a_row = torch.zeros((), device=self.fabric.device)
         self.bad = torch.zeros((), device=self.fabric.device)
         self.recent: dict[str, list[Tensor]] = {}
+        self.since = time.monotonic()
         self.events = Events(run.path / "events") if config.output.tensorboard and self.rank == 0 else None
 
     # Before the first step
@@ -179,6 +180,12 @@ class Trainer:
         if self.events is not None:
             self.events.write(entry)
 
+    def account(self) -> None:
+        """Count the time since the last call, or since training went on, as spent on training."""
+        now = time.monotonic()
+        self.progress.seconds += now - self.since
+        self.since = now
+
     def report(self, display: Display, began: float, last: int) -> None:
         """Read the metrics of the last steps, once, and show and keep them."""
         shown: dict[str, Any] = {}
@@ -192,6 +199,7 @@ class Trainer:
             raise NonFiniteError(self.diagnosis())
         t, done = self.config.train, self.progress.step - last
         seconds = time.monotonic() - began
+        self.account()
         shown["samples/s"] = round(done * t.batch_size * t.accumulate * self.world / max(seconds, 1e-9), 1)
         shown["memory"] = (
             f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform != 'darwin' else 1 << 30):.2f} GB"
@@ -202,7 +210,13 @@ class Trainer:
             shown = {"epoch": round(self.progress.step * t.accumulate * self.world / self.batches.per_epoch, 2), **shown}
         if self.rank == 0:
             self.record(
-                {"kind": "train", "step": self.progress.step, "lr": self.schedule.rate(self.progress.step - 1), **shown}
+                {
+                    "kind": "train",
+                    "step": self.progress.step,
+                    "lr": self.schedule.rate(self.progress.step - 1),
+                    **shown,
+                    "seconds": round(self.progress.seconds, 3),
+                }
             )
         display.metrics(self.progress.step, shown)
 
@@ -252,7 +266,7 @@ class Trainer:
         if self.config.train.objective == "classification":
             score = -float(found["accuracy"])
         if self.rank == 0:
-            self.record({"kind": "eval", "step": self.progress.step, **found})
+            self.record({"kind": "eval", "step": self.progress.step, **found, "seconds": round(self.progress.seconds, 3)})
             accuracy = f", accuracy {found['accuracy']:.4f}" if "accuracy" in found else ""
             unit = "bits/dim" if "bits_per_dim" in found else "nats"
             value, error = (
@@ -281,32 +295,36 @@ class Trainer:
 
     # The loop
 
-    def train(self) -> int:
-        """Until the end, or until asked to stop; returns the exit code."""
+    def train(self, stop_after: int | None = None) -> int:
+        """Until the end, or a step before it, or until asked to stop; returns the exit code."""
         s, kind = self.schedule, self.config.output.display if self.rank == 0 else "quiet"
         display = make_display(kind, s.steps, self.progress.step)
         try:
             self.compile(display)
             display.began = time.monotonic()
             began, last = time.monotonic(), self.progress.step
+            self.since = began
             with listening() as stop:
                 while self.progress.step < s.steps:
                     asked = self.step(self.progress.step, stop)
                     self.progress.step += 1
                     number = self.progress.step
                     finished = number == s.steps
-                    if number % self.config.train.log_every == 0 or finished or asked:
+                    enough = number == stop_after
+                    if number % self.config.train.log_every == 0 or finished or asked or enough:
                         self.report(display, began, last)
                         began, last = time.monotonic(), number
                     paused = time.monotonic()
+                    self.account()
                     score = self.evaluate(display) if number % s.eval_every == 0 or finished else None
-                    if asked and not finished:
+                    if (asked or enough) and not finished:
                         self.save(score)
                         display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")
-                        return stop.exit_code
+                        return stop.exit_code if asked else 0
                     if number % s.save_every == 0 or finished:
                         self.save(score)
                     began += time.monotonic() - paused  # samples per second are those of training
+                    self.since = time.monotonic()
         finally:
             display.close()
         return 0

@@ -1,0 +1,1 @@
+"""The tables and figures of the paper, each by one command."""

@@ -1,0 +1,19 @@
+"""All experiments, by name."""
+
+from __future__ import annotations
+
+from idensenet.errors import UnknownNameError, nearest
+from idensenet.reproduce import eta, figures, hybrids, images, matching, parameters, runtime, signal, toy
+from idensenet.reproduce.experiment import Experiment
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for part in (parameters, signal, figures, toy, matching, images, hybrids, runtime, eta)
+    for experiment in part.EXPERIMENTS
+}
+
+
+def experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise UnknownNameError(f"There is no experiment {name!r}; {nearest(name, [*EXPERIMENTS, 'all'])}")
+    return EXPERIMENTS[name]

@@ -1,0 +1,101 @@
+"""What the learned concatenation passes on: heat maps over scales, blocks and layers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from idensenet.report.concatenation import NAMES, ScaleWeights, concatenation_weights
+from idensenet.reproduce import images
+from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEPS = 2400
+
+
+def plan(budget: str) -> Plan:
+    if budget == "paper":
+        return images.plan("cifar10-idensenet-small", budget)
+    longer = {"train.max_steps": STEPS, "train.eval_every": 200, "train.concatenation_from": 0.125} if budget == "cpu" else {}
+    name = "cifar10-idensenet-tiny-connected"
+    return images.plan("cifar10-idensenet-tiny", budget, {**longer, "model.fc_blocks": 2}, name)
+
+
+def _figure(scales: Sequence[ScaleWeights]) -> Figure:
+    from matplotlib.figure import Figure
+
+    blocks = max(len(scale.values[0]) for scale in scales)
+    depth = max(scale.depth for scale in scales)
+    figure = Figure(figsize=(min(11.0, 0.55 * blocks * depth + 2.2), 2 * (0.34 * len(scales) + 0.75)))
+    axes: Any = figure.subplots(2, 1)
+    labels = [f"{j + 1}{'abcdefgh'[k]}" for j in range(blocks) for k in range(depth)]
+    for which, axis in enumerate(axes):
+        grid = [
+            [
+                scale.values[which][j][k] if j < len(scale.values[which]) and k < len(scale.values[which][j]) else float("nan")
+                for j in range(blocks)
+                for k in range(depth)
+            ]
+            for scale in scales
+        ]
+        picture = axis.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=1)
+        for i, line in enumerate(grid):
+            for j, value in enumerate(line):
+                if value == value and len(line) <= 16:
+                    axis.text(
+                        j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if value < 0.6 else "black"
+                    )
+        axis.set_title(NAMES[which])
+        axis.set_xticks(range(len(labels)), labels)
+        axis.set_yticks(range(len(scales)), ["FC" if "connected" in s.title else s.title for s in scales])
+        axis.spines[:].set_visible(False)
+    figure.tight_layout()
+    figure.colorbar(picture, ax=list(axes)).outline.set_visible(False)
+    return figure
+
+
+def _collect(work: Work) -> Result:
+    run = work.runs[plan(work.budget).name]
+    scales = concatenation_weights(run.flow)
+    rows, last, other = [], {}, {}
+    for scale in scales:
+        first = scale.values[0]
+        last[scale.title] = statistics.fmean(row[-1] for row in first)
+        other[scale.title] = statistics.fmean(value for row in first for value in row[:-1])
+        rows.append(
+            (scale.title, (Cell(other[scale.title]), Cell(last[scale.title]), Cell(min(v for row in first for v in row))))
+        )
+    table = Table(
+        "eta1, the weight of the input", ("mean of the earlier layers", "mean of the last layer", "smallest"), tuple(rows)
+    )
+    convolutional = [title for title in last if "connected" not in title]
+    values = [last[title] for title in convolutional]
+    claims = [
+        Claim(
+            "in every scale the last layers give little weight to their input",
+            all(value < 0.3 for value in values),
+            ", ".join(f"{title}: {last[title]:.2f} (earlier layers {other[title]:.2f})" for title in convolutional),
+        )
+    ]
+    connected = [title for title in last if "connected" in title]
+    if connected:
+        gap, least = other[connected[0]] - last[connected[0]], min(other[t] - last[t] for t in convolutional)
+        claims.append(
+            Claim("in fully connected blocks this is less pronounced", gap < least, f"{gap:+.2f} against {least:+.2f} at least")
+        )
+    notes = (f"{run.step:,} steps; all weights start at 0.71. The letters number the layers of a block.",)
+    return Result((table,), tuple(claims), notes, lambda: _figure(scales))
+
+
+def _budget(budget: str) -> str:
+    if budget != "cpu":
+        return images.budget_in_words(budget)
+    return f"a tiny model (2-2-2 blocks and 2 fully connected ones) for {STEPS} steps; the paper's has 8.7M and 200 epochs"
+
+
+EXPERIMENTS = (
+    Experiment("figure-eta", "Weights of the concatenation", "appendix E.3", _collect, lambda budget: [plan(budget)], _budget),
+)

@@ -1,0 +1,308 @@
+"""Training the runs of experiments: several side by side, each once, each to be continued where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idensenet.commands import train
+from idensenet.config import Config
+from idensenet.data.source import Source
+from idensenet.errors import OptionError, StorageError
+from idensenet.flow import Flow
+from idensenet.reproduce.experiment import Plan
+from idensenet.storage import load
+from idensenet.training.evaluation import first_rows, score_rows
+from idensenet.training.run import RunFolder
+
+ALWAYS = {"output.display": "quiet", "output.pictures": False, "output.report": False}
+
+
+def wanted(plan: Plan, data: str, extra: Sequence[str] = ()) -> list[str]:
+    """The words after `idensenet train`, without the folder."""
+    return [*Plan(plan.name, plan.recipe, {**plan.options, "data.root": data, **ALWAYS}).arguments(), *extra]
+
+
+def _decides(config: Config) -> dict[str, Any]:
+    """What decides the numbers of a run: not where its files are, and not how it is shown."""
+    values = config.as_dict()
+    del values["output"], values["data"]["root"]
+    return values
+
+
+class Trained:
+    """A run that is done."""
+
+    def __init__(self, plan: Plan, path: Path) -> None:
+        self.plan, self.run = plan, RunFolder(path)
+        self.step = self.run.checkpoints.find("last")
+
+    @cached_property
+    def config(self) -> Config:
+        return self.run.config()
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        return self.run.metrics()
+
+    @property
+    def command(self) -> str:
+        return str(self.run.description()["command"])
+
+    @property
+    def seconds(self) -> float:
+        """Of training, evaluations not counted."""
+        return float(self.metrics[-1]["seconds"])
+
+    @cached_property
+    def source(self) -> Source:
+        return train.source_of(self.config)
+
+    @property
+    def flow(self) -> Flow:
+        """The averaged model of the last step."""
+        return load(self.run.path)
+
+    @property
+    def last_flow(self) -> Flow:
+        """The model of the last step as the optimiser left it."""
+        from safetensors.torch import load_file
+
+        flow = self.flow
+        weights = load_file(self.run.checkpoints.check(self.step) / "weights.safetensors", device=str(flow.device))
+        flow.load_state_dict(weights)
+        return flow
+
+    def curve(self, name: str, kind: str = "eval") -> list[tuple[int, float, float]]:
+        """(step, seconds, value) of a metric."""
+        return [(e["step"], e["seconds"], e[name]) for e in self.metrics if e["kind"] == kind and name in e]
+
+    def held_out(self, samples: int, last: bool = False) -> Tensor:
+        """-log p of the first held-out samples in nats, of the averaged or of the last weights; computed once."""
+        file = self.run.path / f"held-out-{samples}-{'last' if last else 'average'}-{self.step}.npy"
+        if not file.is_file():
+            flow = self.last_flow if last else self.flow
+            batch = 100 if flow.levels else 2000
+            scores = -score_rows(flow, self.source.test, first_rows(self.source.test, samples), batch)["log_prob"].double()
+            with (part := file.with_suffix(".part")).open("wb") as handle:
+                np.save(handle, scores.cpu().numpy())
+            part.replace(file)
+        return torch.from_numpy(np.load(file))
+
+
+@dataclass
+class _Child:
+    plan: Plan
+    path: Path
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM does what an interrupt from the keyboard does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Pool:
+    """Trains what is planned and not yet done, `workers` processes at a time; none for in this process."""
+
+    def __init__(self, folder: Path, workers: int, data: str, extra: Sequence[str] = (), stop_after: int | None = None) -> None:
+        self.folder, self.workers, self.data, self.extra, self.stop_after = folder, workers, data, extra, stop_after
+
+    def path(self, plan: Plan) -> Path:
+        return self.folder / plan.name
+
+    def done(self, plan: Plan) -> bool:
+        """Whether a run is there to the end; one that was made with other options is an error."""
+        run = RunFolder(self.path(plan))
+        if not run.exists():
+            return False
+        config, _ = train.parse(wanted(plan, self.data, self.extra))
+        if _decides(config) != _decides(run.config()):
+            raise OptionError(f"{run.path} holds a run with other options; choose another folder with --out, or remove it.")
+        steps = run.checkpoints.steps()
+        goal = self.stop_after or config.train.max_steps
+        return bool(steps) and goal is not None and steps[-1] >= goal
+
+    def arguments(self, plan: Plan) -> list[str]:
+        path = self.path(plan)
+        run = RunFolder(path)
+        if run.exists() and run.checkpoints.steps():
+            words = ["--resume", str(path), "--output.display", "quiet"]
+        else:
+            if run.exists():  # begun, but without a checkpoint: nothing that could be lost
+                (path / "config.yaml").unlink()
+                (path / "metrics.jsonl").unlink(missing_ok=True)
+            words = [*wanted(plan, self.data, self.extra), "--output.dir", str(path)]
+        return [*words, *(["--stop-after", str(self.stop_after)] if self.stop_after else [])]
+
+    def train(self, plans: Sequence[Plan]) -> dict[str, Trained]:
+        """All of them, by name."""
+        unique = list({plan.name: plan for plan in plans}.values())
+        missing = [plan for plan in unique if not self.done(plan)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if missing:
+            (self._beside if self.workers else self._here)(missing, len(unique))
+        return {plan.name: Trained(plan, self.path(plan)) for plan in unique}
+
+    def _here(self, plans: Sequence[Plan], total: int) -> None:
+        from rich.console import Console
+        from rich.progress import track
+
+        shown = track(plans, "training", console=Console(stderr=True), transient=True)
+        for plan in shown:
+            with redirect_stdout(sys.stderr):
+                code = train.train(self.arguments(plan))
+            if code:
+                raise KeyboardInterrupt
+
+    # Several processes
+
+    def _start(self, plan: Plan) -> _Child:
+        threads = max(1, (os.cpu_count() or 1) // self.workers)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        log = (self.folder / f"{plan.name}.log").open("ab")
+        words = self.arguments(plan)
+        log.write(f"{shlex.join(['idensenet', 'train', *words])}\n".encode())
+        log.flush()
+        command = [sys.executable, "-m", "idensenet.cli", "train", *words]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        return _Child(plan, self.path(plan), process, log)
+
+    def _beside(self, plans: Sequence[Plan], total: int) -> None:
+        waiting, running, progress = list(plans), list[_Child](), _Progress(len(plans), total)
+        try:
+            with progress, _terminable():
+                while waiting or running:
+                    while waiting and len(running) < self.workers:
+                        running.append(self._start(waiting.pop(0)))
+                    time.sleep(0.5)
+                    for child in list(running):
+                        progress.show(child.plan, child.path, train_goal(child.path, self.stop_after))
+                        code = child.process.poll()
+                        if code is None:
+                            continue
+                        running.remove(child)
+                        child.log.close()
+                        if code:
+                            raise StorageError(_failure(child, code))
+                        progress.finish(child.plan, child.path)
+        finally:
+            for child in running:
+                child.process.terminate()  # it saves a checkpoint and ends
+            for child in running:
+                child.process.wait()
+                child.log.close()
+
+
+def train_goal(path: Path, stop_after: int | None) -> int | None:
+    run = RunFolder(path)
+    return stop_after or (run.config().train.max_steps if run.exists() else None)
+
+
+def _failure(child: _Child, code: int) -> str:
+    file = Path(child.log.name)
+    last = (file.read_text(errors="replace").strip().splitlines() or [""])[-1]
+    return f"The run {child.plan.name} ended with code {code}: {last} (all it said is in {file})"
+
+
+class _Progress:
+    """One bar per run on a terminal; a line a minute elsewhere."""
+
+    def __init__(self, missing: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+        self.bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.whole = self.bars.add_task("all runs", total=missing)
+        self.plain = not console.is_terminal
+        self.tasks: dict[str, Any] = {}
+        self.told: dict[str, float] = {}
+        self.done, self.missing = 0, missing
+        self.say(f"{missing} of {total} runs to train")
+
+    def __enter__(self) -> None:
+        self.bars.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def say(self, text: str) -> None:
+        self.bars.console.print(text, highlight=False, soft_wrap=True)
+
+    def show(self, plan: Plan, path: Path, goal: int | None) -> None:
+        step, last = _last_line(path)
+        if plan.name not in self.tasks:
+            self.tasks[plan.name] = self.bars.add_task(plan.name, total=goal)
+        self.bars.update(self.tasks[plan.name], completed=step, total=goal)
+        now = time.monotonic()
+        if self.plain and step and now - self.told.setdefault(plan.name, now) > 60:
+            self.told[plan.name] = now
+            self.say(f"{plan.name}: step {step} of {goal or '?'}{last}")
+
+    def finish(self, plan: Plan, path: Path) -> None:
+        self.done += 1
+        self.bars.update(self.whole, completed=self.done)
+        if plan.name in self.tasks:
+            self.bars.remove_task(self.tasks[plan.name])
+        step, last = _last_line(path)
+        self.say(f"[{self.done}/{self.missing}] {plan.name}: {step} steps{last}")
+
+
+def _last_line(path: Path) -> tuple[int, str]:
+    """The step that a run has reached, and its last score in words."""
+    import json
+
+    file = path / "metrics.jsonl"
+    if not file.is_file():
+        return 0, ""
+    with file.open("rb") as handle:
+        handle.seek(max(0, file.stat().st_size - 4000))
+        lines = handle.read().decode(errors="replace").splitlines()
+    step, score = 0, ""
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        step = entry["step"]
+        for name, unit in (("bits_per_dim", "bits/dim"), ("bits/dim", "bits/dim"), ("nats", "nats")):
+            if name in entry:
+                score = f", {entry[name]:.4f} {unit}"
+                break
+    return step, score
+
+
+def with_options(plan: Plan, **options: Any) -> Plan:
+    return dataclasses.replace(plan, options={**plan.options, **options})

@@ -1,0 +1,220 @@
+"""Two-dimensional data: the table of scores, and the pictures of the densities."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from idensenet.data.toy import toy_set
+from idensenet.reproduce import paper
+from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work, lower
+from idensenet.reproduce.runs import Trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SETS = ("circles", "checkerboard", "moons")
+OTHER_SETS = ("8gaussians", "rings", "swissroll", "2spirals", "pinwheel")
+POINTS = 100_000  # held out
+
+
+@dataclass(frozen=True)
+class Model:
+    title: str
+    recipe: str
+    seeds: int = 3  # runs on each set
+
+
+RESFLOW = Model("Residual Flow", "toy-resflow", 1)
+EXTENDED = Model("Residual Flow, extended", "toy-resflow-extended", 1)
+FIXED = Model("i-DenseNet", "toy-idensenet-fixed")
+LEARNED = Model("i-DenseNet + LC", "toy-idensenet")
+CLIPSWISH = Model("i-DenseNet + LC, CLipSwish", "toy-idensenet-clipswish")
+BEST = Model("best found (toy-best)", "toy-best")
+SMOKE: dict[str, Any] = {
+    "train.max_steps": 120,
+    "train.batch_size": 200,
+    "train.lr": 5e-3,
+    "train.eval_every": 60,
+    "train.eval_samples": 1000,
+    "model.blocks": (3,),
+    "model.width": 32,
+}
+FULL: dict[str, Any] = {"train.eval_every": 10_000, "train.eval_samples": 10_000}
+
+
+def plan(model: Model, name: str, seed: int, budget: str) -> Plan:
+    options = SMOKE if budget == "smoke" else FULL
+    return Plan(f"{model.recipe}-{name}-{seed}", model.recipe, {"data.name": name, "train.seed": seed, **options})
+
+
+def sets(budget: str) -> tuple[str, ...]:
+    return SETS[1:2] if budget == "smoke" else SETS
+
+
+def seeds(model: Model, budget: str) -> range:
+    return range(1 if budget == "smoke" else model.seeds)
+
+
+def plans(models: Sequence[Model], budget: str) -> list[Plan]:
+    return [plan(model, name, seed, budget) for model in models for name in sets(budget) for seed in seeds(model, budget)]
+
+
+def runs_of(work: Work, model: Model, name: str) -> list[Trained]:
+    return [work.runs[plan(model, name, seed, work.budget).name] for seed in seeds(model, work.budget)]
+
+
+def points(budget: str) -> int:
+    return 2_000 if budget == "smoke" else POINTS
+
+
+def score(work: Work, runs: Sequence[Trained], last: bool = True) -> Cell:
+    """The mean over seeds of the mean over the held-out points, with the error of both."""
+    found = []
+    for run in runs:
+        work.report(run.plan.name)
+        found.append(run.held_out(points(work.budget), last))
+    means = [float(values.mean()) for values in found]
+    over_points = float(torch.stack(found).mean(0).std()) / math.sqrt(len(found[0]))
+    over_seeds = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return Cell(statistics.fmean(means), math.hypot(over_points, over_seeds))
+
+
+def _with_paper(cell: Cell, title: str, name: str) -> Cell:
+    return Cell(cell.ours, cell.error, paper.TOY.get(title, {}).get(name))
+
+
+def score_table(work: Work, models: Sequence[Model], last: bool = True) -> Table:
+    names = sets(work.budget)
+    rows = [
+        (model.title, tuple(_with_paper(score(work, runs_of(work, model, n), last), model.title, n) for n in names))
+        for model in models
+    ]
+    rows.append(("entropy, the lowest possible", tuple(Cell(toy_set(name).entropy) for name in names)))
+    which = "last weights" if last else "averaged weights"
+    return Table(f"Nats on {points(work.budget):,} held-out points, {which}", names, tuple(rows), 3)
+
+
+def below_entropy(table: Table) -> Claim:
+    """No model can score below the entropy of the data."""
+    *models, (_, floor) = table.rows
+    worst = min(
+        ((cell.ours or 0.0) - (least.ours or 0.0)) / (cell.error or 1.0)
+        for _, cells in models
+        for cell, least in zip(cells, floor, strict=True)
+    )
+    return Claim(
+        "no score is below the entropy by more than two standard errors", worst > -2, f"the least is {worst:+.1f} errors"
+    )
+
+
+def compare(table: Table, better: str, worse: str, text: str) -> list[Claim]:
+    """One claim per data set."""
+    claims = []
+    for name in table.columns:
+        a, b = table.cell(better, name), table.cell(worse, name)
+        error = math.hypot(a.error or 0.0, b.error or 0.0)
+        claims.append(lower(f"{name}: {text}", (a.ours or 0.0) - (b.ours or 0.0), error, "nats"))
+    return claims
+
+
+TABLE_MODELS = (RESFLOW, FIXED, LEARNED, CLIPSWISH, BEST)
+
+
+def _others(budget: str) -> list[Plan]:
+    return [] if budget == "smoke" else [plan(LEARNED, name, 0, budget) for name in OTHER_SETS]
+
+
+def _toy_plans(budget: str) -> list[Plan]:
+    return plans(TABLE_MODELS, budget) + _others(budget)
+
+
+def _toy(work: Work) -> Result:
+    table = score_table(work, TABLE_MODELS)
+    averaged = score_table(work, TABLE_MODELS, last=False)
+    tables = [table, averaged]
+    if other := _others(work.budget):
+        cells = [(score(work, [work.runs[each.name]]), toy_set(each.options["data.name"]).entropy) for each in other]
+        rows = (
+            (LEARNED.title, tuple(cell for cell, _ in cells)),
+            ("entropy, the lowest possible", tuple(Cell(entropy) for _, entropy in cells)),
+        )
+        tables.append(Table(f"The other sets, one seed, {points(work.budget):,} points, last weights", OTHER_SETS, rows, 3))
+    claims = [
+        *compare(table, LEARNED.title, RESFLOW.title, "the i-DenseNet + LC is better than the Residual Flow"),
+        *compare(table, FIXED.title, RESFLOW.title, "the i-DenseNet is better than the Residual Flow"),
+        *compare(table, LEARNED.title, FIXED.title, "the learnable concatenation helps"),
+        *(below_entropy(each) for each in tables),
+    ]
+    notes = (
+        "The log-determinant is exact in training and in evaluation; the reference trains with an unbiased estimate.",
+        "The score is that of the last step, not of the best evaluation. Errors are over points and, with several runs, seeds.",
+        "The paper's scores are the best of many test batches of a run.",
+    )
+    return Result(tuple(tables), tuple(claims), notes)
+
+
+# Densities
+
+SHOWN = (RESFLOW, LEARNED)
+
+
+def _density_plans(budget: str) -> list[Plan]:
+    return [plan(model, name, 0, budget) for model in SHOWN for name in sets(budget)] + _others(budget)
+
+
+def _densities(work: Work) -> Result:
+    from idensenet.report.plane import TOY_FRAME, density_grid, draw_density, draw_histogram
+
+    names = sets(work.budget)
+    flows = {
+        (model.title, name): work.runs[plan(model, name, 0, work.budget).name].last_flow for model in SHOWN for name in names
+    }
+    others = {each.options["data.name"]: work.runs[each.name].last_flow for each in _others(work.budget)}
+
+    def figure() -> Figure:
+        from matplotlib.figure import Figure
+
+        columns = len(names) + len(others)
+        page = Figure(figsize=(1.7 * columns + 0.2, 1.7 * 3 + 0.5))
+        grid = {"left": 0.03, "right": 0.998, "bottom": 0.005, "top": 0.95, "wspace": 0.03, "hspace": 0.03}
+        axes: Any = page.subplots(3, columns, squeeze=False, gridspec_kw=grid)
+        for j, name in enumerate([*names, *others]):
+            data = toy_set(name).sample(50_000, torch.Generator().manual_seed(3))
+            draw_histogram(axes[0][j], data, TOY_FRAME)
+            axes[0][j].set_title(name)
+            for i, model in enumerate(SHOWN):
+                flow = flows.get((model.title, name)) or (others[name] if model is LEARNED else None)
+                if flow is None:
+                    axes[i + 1][j].set_axis_off()
+                else:
+                    draw_density(axes[i + 1][j], flow, TOY_FRAME)
+        for i, title in enumerate(("data", *(model.title for model in SHOWN))):
+            axes[i][0].set_ylabel(title)
+        return page
+
+    wide = (-12.0, 12.0, -12.0, 12.0)
+    cell = (24 / 400) ** 2
+    mass = {key: float(density_grid(flow, wide, 400).sum()) * cell for key, flow in flows.items()}
+    rows = tuple((model.title, tuple(Cell(mass[model.title, name], None, 1.0) for name in names)) for model in SHOWN)
+    table = Table("Sum of the density over a grid of 400 x 400 cells in [-12, 12]^2", names, rows, 3)
+    worst = max(abs(value - 1) for value in mass.values())
+    claims = (Claim("the densities integrate to one", worst < 0.02, f"largest distance from one {worst:.4f}"),)
+    return Result((table,), claims, ("Densities of the last weights of the first seed.",), figure)
+
+
+def _budget(budget: str) -> str:
+    if budget == "smoke":
+        return "checkerboard only, 3 blocks, 120 steps of 200 points, one seed, 2,000 held-out points"
+    return "in full: 10 blocks, 50,000 steps of 500 points"
+
+
+EXPERIMENTS = (
+    Experiment("table-toy", "Scores on toy data", "section 4.1", _toy, _toy_plans, _budget),
+    Experiment("figure-densities", "Densities learned on toy data", "section 4.1", _densities, _density_plans, _budget),
+)

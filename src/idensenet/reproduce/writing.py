@@ -1,0 +1,205 @@
+"""Results as files: JSON for programs, Markdown for readers, PNG and SVG for eyes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from idensenet.files import write_atomically
+from idensenet.report.drawing import png, themed
+from idensenet.reproduce.experiment import Cell, Experiment, Result, Table
+from idensenet.reproduce.runs import Trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def in_words(cell: Cell, digits: int) -> str:
+    """'3.660 ± 0.003', or nothing."""
+    if cell.ours is None:
+        return "–"
+    error = "" if cell.error is None else f" ± {cell.error:.{digits if cell.error >= 10**-digits else digits + 1}f}"
+    return f"{cell.ours:.{digits}f}{error}"
+
+
+def published(cell: Cell) -> str:
+    return "" if cell.paper is None else f"{cell.paper:g}"
+
+
+# Provenance
+
+
+def commit() -> str | None:
+    """The commit of the code, with a plus if the tree differs from it; None outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    name = git("rev-parse", "--short=12", "HEAD")
+    if name is None or git("ls-files", str(Path(__file__))) == "":
+        return None
+    return name + ("+" if git("status", "--porcelain", "--", str(here.parent)) else "")
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def made(command: str, seconds: float) -> dict[str, Any]:
+    """Where results come from."""
+    return {
+        "command": command,
+        "commit": commit(),
+        "idensenet": version("idensenet"),
+        "torch": torch.__version__,
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+    }
+
+
+def run_facts(run: Trained) -> dict[str, Any]:
+    return {
+        "name": run.plan.name,
+        "command": run.command,
+        "seed": run.config.train.seed,
+        "steps": run.step,
+        "seconds": round(run.seconds, 1),
+        "started": str(run.run.description()["started"]),
+    }
+
+
+# Files
+
+
+def svg(figure: Figure) -> bytes:
+    import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "idensenet"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def comparison_figure(tables: Sequence[Table]) -> Figure:
+    """Our numbers and the paper's as points on one axis per column, for results that have no picture of their own."""
+    from matplotlib.figure import Figure
+
+    table = tables[0]
+    columns = len(table.columns)
+    figure = Figure(figsize=(min(13.0, 2.1 * columns + 2.4), 0.34 * len(table.rows) + 1.3))
+    axes: Any = figure.subplots(1, columns, squeeze=False, sharey=True)[0]
+    places = range(len(table.rows))[::-1]
+    for j, axis in enumerate(axes):
+        for place, (_, cells) in zip(places, table.rows, strict=True):
+            cell = cells[j]
+            if cell.paper is not None:
+                axis.plot([cell.paper], [place], "o", markerfacecolor="none", color="C1", label="paper")
+            if cell.ours is not None:
+                axis.errorbar([cell.ours], [place], xerr=[cell.error or 0.0], fmt="o", markersize=4, color="C0", label="here")
+        axis.set_title(table.columns[j], fontsize=8)
+        axis.set_yticks(list(places), [row for row, _ in table.rows])
+        axis.set_ylim(-0.6, len(table.rows) - 0.4)
+        axis.margins(x=0.15)
+        axis.grid(True)
+        axis.locator_params(axis="x", nbins=4)
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="lower left", ncols=2)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    return figure
+
+
+def _markdown_table(table: Table) -> list[str]:
+    columns = []
+    for j, name in enumerate(table.columns):
+        columns.append(name)
+        if any(cells[j].paper is not None for _, cells in table.rows):
+            columns.append(f"{name}, paper")
+    lines = [f"| {table.title} | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    for row, cells in table.rows:
+        words = []
+        for j, cell in enumerate(cells):
+            words.append(in_words(cell, table.digits))
+            if any(others[j].paper is not None for _, others in table.rows):
+                words.append(published(cell))
+        lines.append(f"| {row} | {' | '.join(words)} |")
+    return lines
+
+
+def markdown(experiment: Experiment, budget: str, result: Result, facts: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        f"# {experiment.title}",
+        "",
+        f"In the paper: {experiment.place}. Budget: **{budget}** ({experiment.budget(budget)}).",
+    ]
+    for table in result.tables:
+        lines += ["", *_markdown_table(table)]
+    lines += ["", f"![{experiment.title}]({experiment.name}.png)"]
+    if result.claims:
+        lines += ["", "| The paper, or what must be so | here | evidence |", "|---|---|---|"]
+        lines += [f"| {claim.text} | {claim.verdict} | {claim.because} |" for claim in result.claims]
+    lines += ["", *(f"- {note}" for note in result.notes)]
+    seeds = sorted({run["seed"] for run in runs})
+    trained = sum(run["seconds"] for run in runs)
+    lines += [
+        f"- `{facts['command']}`, commit {facts['commit'] or 'unknown'}, torch {facts['torch']}, {facts['date']}.",
+        f"- {facts['machine']}.",
+        f"- {facts['seconds']:,.0f} s for the last call"
+        + (f", {trained / 3600:.2f} hours of training in {len(runs)} runs (seeds {seeds})." if runs else "."),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(
+    experiment: Experiment, budget: str, result: Result, runs: Sequence[Trained], folder: Path, command: str, seconds: float
+) -> list[Path]:
+    """NAME.json, NAME.md, NAME.png and NAME.svg."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts, trained = made(command, seconds), [run_facts(run) for run in runs]
+    values = {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "place": experiment.place,
+        "budget": budget,
+        "what": experiment.budget(budget),
+        "tables": [dataclasses.asdict(table) for table in result.tables],
+        "claims": [{**dataclasses.asdict(claim), "verdict": claim.verdict} for claim in result.claims],
+        "notes": result.notes,
+        "made": facts,
+        "runs": trained,
+    }
+    make = result.figure or (lambda: comparison_figure(result.tables))
+    with themed():
+        pictures = {".png": png(make()), ".svg": svg(make())}
+    contents: dict[str, str | bytes] = {
+        ".json": json.dumps(values, indent=1) + "\n",
+        ".md": markdown(experiment, budget, result, facts, trained),
+        **pictures,
+    }
+    paths = []
+    for ending, content in contents.items():
+        path = folder / f"{experiment.name}{ending}"
+        write_atomically(path, content)
+        paths.append(path)
+    return paths
