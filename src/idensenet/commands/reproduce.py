@@ -98,14 +98,14 @@ def _show(each: Experiment, budget: str, result: Result) -> None:
     from rich.console import Console
     from rich.table import Table as Shown
 
-    from idensenet.reproduce.writing import in_words, published
+    from idensenet.reproduce.writing import header, lines
 
     console = Console(width=None if Console().is_terminal else 160)
     console.print(f"{each.title} ({each.place}); budget {budget}: {each.budget(budget)}", highlight=False)
     for table in result.tables:
-        shown = Shown("", *[part for column in table.columns for part in (column, "paper")], title=table.title)
-        for row, cells in table.rows:
-            shown.add_row(row, *[part for cell in cells for part in (in_words(cell, table.digits), published(cell))])
+        shown = Shown("", *header(table, "paper"), title=table.title)
+        for words in lines(table):
+            shown.add_row(*words)
         console.print(shown)
     for claim in result.claims:
         console.print(f"{claim.verdict}: {claim.text} ({claim.because})", highlight=False, markup=False)

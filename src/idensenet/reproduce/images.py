@@ -119,18 +119,23 @@ def only_g_differs(a: Trained, b: Trained) -> list[str]:
     return sorted(f"{g}.{k}" for g in x if g != "output" for k in x[g] if x[g][k] != y[g][k])
 
 
-def curves_figure(title: str, runs: Mapping[str, Trained], clock: bool = True) -> Figure:
-    """Held-out bits per dimension over steps, and over seconds of training."""
+def curves_figure(
+    title: str, runs: Mapping[str, Trained], clock: bool = True, looks: Mapping[str, Mapping[str, Any]] | None = None
+) -> Figure:
+    """Held-out bits per dimension over steps, and over minutes of training."""
     from matplotlib.figure import Figure
+
+    looks = looks or {}
 
     figure = Figure(figsize=(9, 3.4) if clock else (6, 3.6))
     axes: Any = figure.subplots(1, 2 if clock else 1, squeeze=False, sharey=True)[0]
     every = [value for run in runs.values() for *_, value in run.curve("bits_per_dim")]
     for label, run in runs.items():
         curve = run.curve("bits_per_dim")
-        axes[0].plot([step for step, _, _ in curve], [value for *_, value in curve], label=label)
+        look = looks.get(label, {})
+        axes[0].plot([step for step, _, _ in curve], [value for *_, value in curve], label=label, **look)
         if clock:
-            axes[1].plot([seconds / 60 for _, seconds, _ in curve], [value for *_, value in curve], label=label)
+            axes[1].plot([seconds / 60 for _, seconds, _ in curve], [value for *_, value in curve], label=label, **look)
     axes[0].set_xlabel("step")
     if clock:
         axes[1].set_xlabel("minutes of training")
@@ -268,7 +273,11 @@ def _activations(work: Work) -> Result:
         for name in names[:2]:
             claims.append(paired(f"{model}: CLipSwish is better than {name}", scores[model, "CLipSwish"], scores[model, name]))
     runs = {f"{model}, {name}": run_of(work, variant) for (model, name), variant in ACTIVATION_VARIANTS.items()}
-    return Result((table,), tuple(claims), (ONE_SEED,), lambda: curves_figure("activations", runs, clock=False))
+    looks = {
+        f"{model}, {name}": {"color": f"C{names.index(name)}", "linestyle": "-" if model == "i-DenseNet" else "--"}
+        for model, name in ACTIVATION_VARIANTS
+    }
+    return Result((table,), tuple(claims), (ONE_SEED,), lambda: curves_figure("activations", runs, clock=False, looks=looks))
 
 
 # Depth

@@ -23,17 +23,17 @@ def _collect(work: Work) -> Result:
     scores = {title: bits(work, run_of(work, variant)) for title, variant in VARIANTS.items()}
     sizes = {title: run_of(work, variant).flow.num_parameters / 1e6 for title, variant in VARIANTS.items()}
     pictures = Table(
-        f"CIFAR10, {images.HELD_OUT[work.budget]:,} held-out images",
+        f"Images, {images.HELD_OUT[work.budget]:,} held-out images",
         ("bits/dim", "million parameters"),
         tuple((title, (mean_cell(values, paper.MATCHING[title]), Cell(sizes[title]))) for title, values in scores.items()),
         3,
     )
     dense, extended, original = scores["i-DenseNet + LC"], scores["Residual Flow, extended"], scores["Residual Flow"]
     claims = (
-        *toy.compare(points, "i-DenseNet + LC", "Residual Flow, extended", "the i-DenseNet beats the extended Residual Flow"),
-        *toy.compare(points, "Residual Flow, extended", "Residual Flow", "extending the Residual Flow helps"),
-        paired("CIFAR10: the i-DenseNet beats the extended Residual Flow", dense, extended),
-        paired("CIFAR10: the extended Residual Flow is worse than the original", original, extended),
+        *toy.compare(work, toy.LEARNED, toy.EXTENDED, "the i-DenseNet beats the extended Residual Flow"),
+        *toy.compare(work, toy.EXTENDED, toy.RESFLOW, "extending the Residual Flow helps"),
+        paired("images: the i-DenseNet beats the extended Residual Flow", dense, extended),
+        paired("images: the extended Residual Flow is worse than the original", original, extended),
         toy.below_entropy(points),
     )
     return Result((points, pictures), claims, (images.ONE_SEED, "All with LipSwish, as in the paper."))

@@ -214,7 +214,7 @@ class Pool:
                         running.remove(child)
                         child.log.close()
                         if code:
-                            raise StorageError(_failure(child, code))
+                            raise (OptionError if code == 2 else StorageError)(_failure(child, code))
                         progress.finish(child.plan, child.path)
         finally:
             for child in running:

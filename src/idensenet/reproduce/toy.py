@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from idensenet.data.toy import toy_set
 from idensenet.reproduce import paper
@@ -73,26 +74,34 @@ def points(budget: str) -> int:
     return 2_000 if budget == "smoke" else POINTS
 
 
-def score(work: Work, runs: Sequence[Trained], last: bool = True) -> Cell:
-    """The mean over seeds of the mean over the held-out points, with the error of both."""
+def _means(values: Sequence[Tensor]) -> list[float]:
+    return [float(each.mean()) for each in values]
+
+
+def _error(per_point: Tensor, means: Sequence[float]) -> float:
+    """Of a mean over points and seeds."""
+    over_seeds = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return math.hypot(float(per_point.std()) / math.sqrt(len(per_point)), over_seeds)
+
+
+def scores(work: Work, model: Model, name: str, last: bool = True) -> list[Tensor]:
+    """The score of every held-out point, for each seed."""
     found = []
-    for run in runs:
+    for run in runs_of(work, model, name):
         work.report(run.plan.name)
         found.append(run.held_out(points(work.budget), last))
-    means = [float(values.mean()) for values in found]
-    over_points = float(torch.stack(found).mean(0).std()) / math.sqrt(len(found[0]))
-    over_seeds = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
-    return Cell(statistics.fmean(means), math.hypot(over_points, over_seeds))
+    return found
 
 
-def _with_paper(cell: Cell, title: str, name: str) -> Cell:
-    return Cell(cell.ours, cell.error, paper.TOY.get(title, {}).get(name))
+def cell(values: Sequence[Tensor], published: float | None = None) -> Cell:
+    means = _means(values)
+    return Cell(statistics.fmean(means), _error(torch.stack(list(values)).mean(0), means), published)
 
 
 def score_table(work: Work, models: Sequence[Model], last: bool = True) -> Table:
     names = sets(work.budget)
     rows = [
-        (model.title, tuple(_with_paper(score(work, runs_of(work, model, n), last), model.title, n) for n in names))
+        (model.title, tuple(cell(scores(work, model, n, last), paper.TOY.get(model.title, {}).get(n)) for n in names))
         for model in models
     ]
     rows.append(("entropy, the lowest possible", tuple(Cell(toy_set(name).entropy) for name in names)))
@@ -113,13 +122,15 @@ def below_entropy(table: Table) -> Claim:
     )
 
 
-def compare(table: Table, better: str, worse: str, text: str) -> list[Claim]:
-    """One claim per data set."""
+def compare(work: Work, better: Model, worse: Model, text: str) -> list[Claim]:
+    """One claim per data set; what the held-out points share drops out of the difference."""
     claims = []
-    for name in table.columns:
-        a, b = table.cell(better, name), table.cell(worse, name)
-        error = math.hypot(a.error or 0.0, b.error or 0.0)
-        claims.append(lower(f"{name}: {text}", (a.ours or 0.0) - (b.ours or 0.0), error, "nats"))
+    for name in sets(work.budget):
+        a, b = scores(work, better, name), scores(work, worse, name)
+        difference = torch.stack(a).mean(0) - torch.stack(b).mean(0)
+        seeds = math.hypot(*(_error(torch.zeros(2), _means(values)) for values in (a, b)))
+        error = math.hypot(float(difference.std()) / math.sqrt(len(difference)), seeds)
+        claims.append(lower(f"{name}: {text}", float(difference.mean()), error, "nats"))
     return claims
 
 
@@ -139,16 +150,17 @@ def _toy(work: Work) -> Result:
     averaged = score_table(work, TABLE_MODELS, last=False)
     tables = [table, averaged]
     if other := _others(work.budget):
-        cells = [(score(work, [work.runs[each.name]]), toy_set(each.options["data.name"]).entropy) for each in other]
+        found = {each.options["data.name"]: work.runs[each.name].held_out(points(work.budget), last=True) for each in other}
+        cells = [(cell([values]), toy_set(name).entropy) for name, values in found.items()]
         rows = (
-            (LEARNED.title, tuple(cell for cell, _ in cells)),
+            (LEARNED.title, tuple(each for each, _ in cells)),
             ("entropy, the lowest possible", tuple(Cell(entropy) for _, entropy in cells)),
         )
         tables.append(Table(f"The other sets, one seed, {points(work.budget):,} points, last weights", OTHER_SETS, rows, 3))
     claims = [
-        *compare(table, LEARNED.title, RESFLOW.title, "the i-DenseNet + LC is better than the Residual Flow"),
-        *compare(table, FIXED.title, RESFLOW.title, "the i-DenseNet is better than the Residual Flow"),
-        *compare(table, LEARNED.title, FIXED.title, "the learnable concatenation helps"),
+        *compare(work, LEARNED, RESFLOW, "the i-DenseNet + LC is better than the Residual Flow"),
+        *compare(work, FIXED, RESFLOW, "the i-DenseNet is better than the Residual Flow"),
+        *compare(work, LEARNED, FIXED, "the learnable concatenation helps"),
         *(below_entropy(each) for each in tables),
     ]
     notes = (
@@ -181,8 +193,9 @@ def _densities(work: Work) -> Result:
         from matplotlib.figure import Figure
 
         columns = len(names) + len(others)
-        page = Figure(figsize=(1.7 * columns + 0.2, 1.7 * 3 + 0.5))
-        grid = {"left": 0.03, "right": 0.998, "bottom": 0.005, "top": 0.95, "wspace": 0.03, "hspace": 0.03}
+        width = 1.7 * columns + 0.25
+        page = Figure(figsize=(width, 1.7 * 3 + 0.4))
+        grid = {"left": 0.25 / width, "right": 0.998, "bottom": 0.005, "top": 0.95, "wspace": 0.03, "hspace": 0.03}
         axes: Any = page.subplots(3, columns, squeeze=False, gridspec_kw=grid)
         for j, name in enumerate([*names, *others]):
             data = toy_set(name).sample(50_000, torch.Generator().manual_seed(3))

@@ -130,45 +130,58 @@ def comparison_figure(tables: Sequence[Table]) -> Figure:
     return figure
 
 
-def _markdown_table(table: Table) -> list[str]:
-    columns = []
-    for j, name in enumerate(table.columns):
-        columns.append(name)
-        if any(cells[j].paper is not None for _, cells in table.rows):
-            columns.append(f"{name}, paper")
-    lines = [f"| {table.title} | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+def _compared(table: Table) -> list[bool]:
+    """Which columns have a number of the paper's somewhere."""
+    return [any(cells[j].paper is not None for _, cells in table.rows) for j in range(len(table.columns))]
+
+
+def header(table: Table, paper: str | None = None) -> list[str]:
+    """The names of the columns, the paper's after ours where it has one."""
+    names = []
+    for name, compared in zip(table.columns, _compared(table), strict=True):
+        names += [name, paper or f"{name}, paper"] if compared else [name]
+    return names
+
+
+def lines(table: Table) -> list[list[str]]:
+    """The rows in words, each with its title first."""
+    found = []
     for row, cells in table.rows:
-        words = []
-        for j, cell in enumerate(cells):
-            words.append(in_words(cell, table.digits))
-            if any(others[j].paper is not None for _, others in table.rows):
-                words.append(published(cell))
-        lines.append(f"| {row} | {' | '.join(words)} |")
-    return lines
+        words = [row]
+        for cell, compared in zip(cells, _compared(table), strict=True):
+            words += [in_words(cell, table.digits), published(cell)] if compared else [in_words(cell, table.digits)]
+        found.append(words)
+    return found
+
+
+def _markdown_table(table: Table) -> list[str]:
+    names = header(table)
+    rows = [f"| {' | '.join(words)} |" for words in lines(table)]
+    return [f"| {table.title} | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}", *rows]
 
 
 def markdown(experiment: Experiment, budget: str, result: Result, facts: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
-    lines = [
+    page = [
         f"# {experiment.title}",
         "",
         f"In the paper: {experiment.place}. Budget: **{budget}** ({experiment.budget(budget)}).",
     ]
     for table in result.tables:
-        lines += ["", *_markdown_table(table)]
-    lines += ["", f"![{experiment.title}]({experiment.name}.png)"]
+        page += ["", *_markdown_table(table)]
+    page += ["", f"![{experiment.title}]({experiment.name}.png)"]
     if result.claims:
-        lines += ["", "| The paper, or what must be so | here | evidence |", "|---|---|---|"]
-        lines += [f"| {claim.text} | {claim.verdict} | {claim.because} |" for claim in result.claims]
-    lines += ["", *(f"- {note}" for note in result.notes)]
+        page += ["", "| The paper, or what must be so | here | evidence |", "|---|---|---|"]
+        page += [f"| {claim.text} | {claim.verdict} | {claim.because} |" for claim in result.claims]
+    page += ["", *(f"- {note}" for note in result.notes)]
     seeds = sorted({run["seed"] for run in runs})
     trained = sum(run["seconds"] for run in runs)
-    lines += [
+    page += [
         f"- `{facts['command']}`, commit {facts['commit'] or 'unknown'}, torch {facts['torch']}, {facts['date']}.",
         f"- {facts['machine']}.",
         f"- {facts['seconds']:,.0f} s for the last call"
         + (f", {trained / 3600:.2f} hours of training in {len(runs)} runs (seeds {seeds})." if runs else "."),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(page) + "\n"
 
 
 def write(

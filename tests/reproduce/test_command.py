@@ -1,0 +1,142 @@
+"""The command itself: names, errors, resuming, and what is handed on to the runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from idensenet.cli import main
+from idensenet.errors import OptionError
+from idensenet.reproduce.experiment import Cell, Plan, Table, lower
+from idensenet.reproduce.runs import Pool, Trained
+from idensenet.reproduce.writing import header, in_words, lines
+
+FAST = {
+    "data.name": "moons",
+    "model.blocks": (2,),
+    "train.batch_size": 50,
+    "train.log_every": 2,
+    "train.eval_samples": 100,
+    "train.max_steps": 6,
+}
+
+
+def fast(name="run", **options):
+    return Plan(name, "toy-idensenet", {**FAST, **options})
+
+
+def test_without_a_name_it_lists_them(capsys):
+    assert main(["reproduce"]) == 0
+    out = capsys.readouterr().out
+    assert "table-toy" in out
+    assert "figure-eta" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["table-toys"], "did you mean 'table-toy'"),
+        (["table-toy", "--budget", "large"], "There is no budget 'large'"),
+        (["table-toy", "--workers", "0"], "--workers and --first-steps must be at least 1"),
+        (["table-toy", "--bugdet", "cpu"], "There is no option '--bugdet'"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, text, capsys):
+    assert main(["reproduce", *words]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_missing_data_is_named(tmp_path, capsys):
+    words = ["reproduce", "samples", "--out", str(tmp_path / "out"), "--data", str(tmp_path), "--workers", "1"]
+    assert main([*words, "--first-steps", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "cifar10" in error
+    assert "Traceback" not in error
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    pool = Pool(tmp_path, 0, "data")
+    first = pool.train([fast()])["run"]
+    before = (first.run.path / "metrics.jsonl").stat().st_mtime_ns
+    assert pool.train([fast()])["run"].step == 6
+    assert (first.run.path / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_run_with_other_options_is_refused(tmp_path):
+    Pool(tmp_path, 0, "data").train([fast()])
+    with pytest.raises(OptionError, match="other options"):
+        Pool(tmp_path, 0, "data").train([fast(**{"train.seed": 1})])
+    Pool(tmp_path, 0, "elsewhere").train([fast()])  # where the data lies decides no number
+
+
+def test_first_steps_are_continued_to_the_same_end(tmp_path):
+    """Stopped after two steps and continued, a run ends where an uninterrupted one does."""
+    part = Pool(tmp_path / "a", 0, "data", stop_after=2).train([fast()])["run"]
+    assert part.step == 2
+    assert part.seconds > 0
+    whole = Pool(tmp_path / "a", 0, "data").train([fast()])["run"]
+    straight = Pool(tmp_path / "b", 0, "data").train([fast()])["run"]
+    assert whole.step == straight.step == 6
+    for (name, a), (_, b) in zip(whole.last_flow.state_dict().items(), straight.last_flow.state_dict().items(), strict=True):
+        assert a.equal(b), name
+    assert whole.seconds > part.seconds
+
+
+def test_processes_side_by_side(tmp_path):
+    plans = [fast(f"run-{seed}", **{"train.seed": seed}) for seed in range(3)]
+    found = Pool(tmp_path, 2, "data").train(plans)
+    assert [found[plan.name].config.train.seed for plan in plans] == [0, 1, 2]
+    assert all(isinstance(run, Trained) and run.step == 6 for run in found.values())
+    assert "idensenet train toy-idensenet" in (tmp_path / "run-1.log").read_text()
+
+
+def test_what_follows_two_dashes_reaches_the_runs(tmp_path):
+    out = tmp_path / "out"
+    words = ["reproduce", "figure-densities", "--budget", "smoke", "--out", str(out), "--", "--train.max_steps", "4"]
+    assert main(words) == 0
+    found = json.loads((out / "figure-densities.json").read_text())
+    assert [run["steps"] for run in found["runs"]] == [4, 4]
+    assert found["made"]["command"].endswith("-- --train.max_steps 4")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_saves_its_runs_and_says_so(tmp_path, sign):
+    words = ["reproduce", "figure-densities", "--out", str(tmp_path / "out"), "--workers", "2"]
+    words += ["--", "--train.compile", "off", "--train.log_every", "1", "--model.blocks", "[2]"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "idensenet.cli", *words], stderr=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    runs = tmp_path / "out" / "runs" / "cpu"
+    metrics = [runs / f"{name}-circles-0" / "metrics.jsonl" for name in ("toy-resflow",)]
+    for _ in range(600):
+        if all(file.is_file() and file.read_text().count("\n") >= 2 for file in metrics):
+            break
+        time.sleep(0.1)
+    process.send_signal(sign)
+    error = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130
+    assert "the same command continues it" in error
+    assert list(runs.glob("toy-resflow-circles-0/checkpoints/step-*"))
+
+
+# Words
+
+
+def test_cells_in_words():
+    assert in_words(Cell(3.66012, 0.0031), 3) == "3.660 ± 0.003"
+    assert in_words(Cell(3.66012, 0.0003), 3) == "3.660 ± 0.0003"
+    assert in_words(Cell(None, None, 3.0), 3) == "–"
+    table = Table("t", ("a", "b"), (("x", (Cell(1.0), Cell(2.0, None, 2.5))), ("y", (Cell(1.0), Cell()))), 1)
+    assert header(table) == ["a", "b", "b, paper"]
+    assert lines(table) == [["x", "1.0", "2.0", "2.5"], ["y", "1.0", "–", ""]]
+
+
+def test_a_difference_within_its_error_shows_nothing():
+    assert lower("", -0.1, 0.01, "nats").verdict == "holds"
+    assert lower("", 0.1, 0.01, "nats").verdict == "does not hold"
+    assert lower("", -0.01, 0.01, "nats").verdict == "does not show"

@@ -1,0 +1,284 @@
+"""Every experiment at its smoke budget: what it writes, and something that would be false if the experiment were wrong."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from idensenet.cli import main
+from idensenet.data.toy import toy_set
+from idensenet.lipschitz import activation
+from idensenet.lipschitz.dense import DenseLayer
+from idensenet.report.concatenation import concatenation_weights
+from idensenet.reproduce import eta, figures, hybrids, images, matching, runtime, signal, toy
+from idensenet.reproduce.catalog import EXPERIMENTS
+from idensenet.reproduce.runs import Pool
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduction")
+
+
+@pytest.fixture
+def made(folder):
+    """Run an experiment; the JSON it wrote, and its runs."""
+
+    def make(name):
+        assert main(["reproduce", name, "--budget", "smoke", "--out", str(folder)]) == 0
+        for ending in ("json", "md", "png", "svg"):
+            assert (folder / f"{name}.{ending}").stat().st_size > 200
+        found = json.loads((folder / f"{name}.json").read_text())
+        assert found["budget"] == "smoke"
+        assert found["what"] in (folder / f"{name}.md").read_text()
+        pool = Pool(folder / "runs" / "smoke", 0, "data")
+        return found, pool.train(EXPERIMENTS[name].plans("smoke"))
+
+    return make
+
+
+def cells(found, table=0):
+    """Our numbers by row and column."""
+    part = found["tables"][table]
+    return {(row, column): cell for row, values in part["rows"] for column, cell in zip(part["columns"], values, strict=True)}
+
+
+def verdicts(found):
+    return {claim["text"]: claim["holds"] for claim in found["claims"]}
+
+
+def test_every_experiment_of_the_issue_is_there():
+    assert set(EXPERIMENTS) == {
+        "table-parameters",
+        "table-signal",
+        "table-signal-wide",
+        "figure-clipswish",
+        "figure-concatenation",
+        "table-toy",
+        "figure-densities",
+        "table-matching",
+        "table-density",
+        "samples",
+        "table-activations",
+        "figure-depth",
+        "table-hybrid",
+        "samples-hybrid",
+        "table-runtime",
+        "figure-eta",
+    }
+
+
+def test_parameters_are_those_of_the_paper(made):
+    found, _ = made("table-parameters")
+    assert all(verdicts(found).values())
+    assert "24,894,586, 8,695,126, 46,980,874" in found["claims"][0]["because"]
+
+
+# Signals
+
+
+def ratio_by_quadrature(name, deviation):
+    """E |f(v) - f(w)| / |v - w| in one dimension, on a grid of 1601 x 1601 points, in float64."""
+    x = torch.linspace(-7, 7, 1601, dtype=torch.float64)
+    weight = torch.exp(-0.5 * x**2)
+    weight = weight / weight.sum()
+    value = activation(name).double()(deviation * x[:, None])
+    distance = torch.cdist(value, value)
+    gap = deviation * (x[:, None] - x[None, :]).abs()
+    ratio = distance / torch.where(gap == 0, 1.0, gap)
+    slopes = activation(name).double().curves(deviation * x[:, None])[1]
+    ratio.diagonal().copy_(torch.cat([s.expand(len(x), 1) for s in slopes], 1).norm(dim=1))  # the limit of equal points
+    return float((weight @ ratio @ weight).detach())
+
+
+@pytest.mark.parametrize(("name", "deviation"), [("table-signal", 1.0), ("table-signal-wide", 5.0)])
+def test_signals_agree_with_quadrature_and_with_the_paper(made, name, deviation):
+    found, _ = made(name)
+    values = cells(found)
+    for kind, title in signal.NAMES.items():
+        mean = values[title, "mean, D = 1"]
+        assert abs(mean["ours"] - ratio_by_quadrature(kind, deviation)) < 4 * mean["error"] + 1e-3, title
+    for (row, column), cell in values.items():
+        if cell["paper"] is not None and column.startswith("mean"):
+            assert abs(cell["ours"] - cell["paper"]) < 0.01 + 4 * cell["error"], (row, column)
+    wrong = values["LipSwish", "mean, D = 1"]  # the control: another activation is told apart
+    assert abs(wrong["ours"] - ratio_by_quadrature("clipswish", deviation)) > 20 * wrong["error"]
+
+
+def test_maximum_never_exceeds_the_lipschitz_constant():
+    for name in signal.NAMES:
+        found = signal.preserved(name, 1.0, 1, 20_000)
+        assert found.mean < found.most <= activation(name).lipschitz(2.0) * (1 + 1e-9) or name == "identity"
+
+
+# Derivations
+
+
+def test_clipswish_norm_is_that_of_autograd(made):
+    found, _ = made("figure-clipswish")
+    assert all(verdicts(found).values())
+    x = torch.linspace(-6, 6, 201, dtype=torch.float64)
+    for b in figures.BETAS:
+
+        def pair(x, b=b):
+            return torch.stack([x * torch.sigmoid(b * x), -x * torch.sigmoid(-b * x)]) / 1.1
+
+        slopes = torch.autograd.functional.jacobian(lambda x: pair(x).sum(1), x)
+        assert torch.allclose(figures.jacobian_norm(x, b), slopes.norm(dim=0), rtol=1e-10)
+
+
+def test_range_of_the_concatenation(made):
+    found, _ = made("figure-concatenation")
+    assert all(verdicts(found).values())
+    assert cells(found)["smallest reached", "eta1"]["ours"] < 1e-3 < 0.999 < cells(found)["largest reached", "eta2"]["ours"]
+
+
+# Toy data
+
+
+def test_toy_table(made):
+    found, runs = made("table-toy")
+    entropy = toy_set("checkerboard").entropy
+    normal = math.log(2 * math.pi) + 16 / 3  # what the untrained base would score
+    for (row, _), cell in cells(found).items():
+        if "entropy" not in row:
+            assert entropy < cell["ours"] < 0.75 * normal, row
+    fixed, learned, residual = (
+        runs[f"{name}-checkerboard-0"].last_flow for name in ("toy-idensenet-fixed", "toy-idensenet", "toy-resflow")
+    )
+    assert all(torch.equal(m.k, torch.ones(2)) for m in fixed.modules() if isinstance(m, DenseLayer))
+    assert all(not torch.equal(m.k, torch.ones(2)) for m in learned.modules() if isinstance(m, DenseLayer))
+    assert not any(isinstance(m, DenseLayer) for m in residual.modules())
+    assert found["claims"][-1]["holds"] is True
+
+
+def test_toy_scores_are_those_of_the_last_weights(made):
+    _, runs = made("table-toy")
+    run = runs["toy-idensenet-checkerboard-0"]
+    x = torch.from_numpy(run.source.test.x[:2000])
+    with torch.no_grad():
+        last, average = -run.last_flow.log_prob(x).double(), -run.flow.log_prob(x).double()
+    assert torch.allclose(run.held_out(2000, last=True), last, atol=1e-4)
+    assert torch.allclose(run.held_out(2000), average, atol=1e-4)
+    assert (last - average).abs().max() > 1e-2
+
+
+def test_densities_integrate_to_one(made):
+    found, _ = made("figure-densities")
+    for cell in cells(found).values():
+        assert abs(cell["ours"] - 1) < 0.02
+
+
+def test_full_toy_runs_are_as_published():
+    for plan in toy.EXPERIMENTS[0].plans("cpu"):
+        assert "train.max_steps" not in plan.options  # the recipe's 50,000
+    names = [plan.name for plan in toy.EXPERIMENTS[0].plans("cpu")]
+    assert len(names) == len(set(names)) == 3 * (1 + 4 * 3) + 5
+
+
+# Images
+
+
+def test_density_columns_differ_only_in_g(made):
+    found, runs = made("table-density")
+    dense, residual = runs["cifar10-idensenet-tiny"], runs["cifar10-resflow-tiny"]
+    assert images.only_g_differs(dense, residual) == ["model.activation", "model.block"]
+    assert verdicts(found)["the two runs differ only in g"]
+    for run in (dense, residual):
+        curve = [value for *_, value in run.curve("bits_per_dim")]
+        assert curve[-1] < curve[0] - 0.1  # it learns
+        assert run.curve("bits_per_dim")[-1][0] == run.step == 30
+    assert found["tables"][2]["rows"][0] == [
+        "Real NVP",
+        [{"ours": None, "error": None, "paper": 3.49}, {"ours": None, "error": None, "paper": 4.28}],
+    ]
+
+
+def test_scores_at_a_time():
+    curve = [(10, 1.0, 5.0), (20, 3.0, 4.0), (30, 4.0, 3.0)]
+    assert images.at_time(curve, 2.0) == pytest.approx(4.5)
+    assert images.at_time(curve, 0.5) == 5.0
+    assert images.at_time(curve, 9.0) == 3.0
+
+
+def test_paired_differences():
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(400, generator=generator)
+    better = base - 0.05 + 0.1 * torch.randn(400, generator=generator)
+    assert images.paired("", better, base).holds is True
+    assert images.paired("", base, better).holds is False
+    assert images.paired("", base, base.flip(0)).holds is None
+
+
+def test_samples_look_at_the_model_and_the_data(made):
+    found, _ = made("samples")
+    values = {column: cell["ours"] for (_, column), cell in cells(found).items()}
+    assert abs(values["mean level of samples"] - values["of real images"]) < 1.5  # ActNorm saw the data
+    assert 2 < values["bits/dim of samples"] < 5
+
+
+def test_activation_columns_have_their_activation(made):
+    found, runs = made("table-activations")
+    for (model, name), variant in images.ACTIVATION_VARIANTS.items():
+        config = runs[variant.tiny].config.model
+        assert config.activation == name.lower()
+        assert config.block == ("dense" if model == "i-DenseNet" else "residual")
+        assert cells(found)[model, name]["ours"] < 3.7  # it was above four before training
+
+
+def test_depths(made):
+    found, runs = made("figure-depth")
+    for depth, variant in images.DEPTHS.items():
+        flow = runs[variant.tiny].flow
+        layers = [sum(isinstance(m, DenseLayer) for m in block.modules()) for _, block in flow.named_blocks()]
+        assert layers == [depth] * 2
+    assert "step 8" in found["notes"][1]
+
+
+def test_matching_architecture(made):
+    found, runs = made("table-matching")
+    size = {row: cell["ours"] for (row, column), cell in cells(found, 1).items() if column == "million parameters"}
+    assert size["Residual Flow, extended"] > 2 * size["i-DenseNet + LC"]
+    extended, dense = (runs[matching.VARIANTS[k].tiny].config.model for k in ("Residual Flow, extended", "i-DenseNet + LC"))
+    assert (extended.growth, extended.depth, extended.activation) == (dense.growth, dense.depth, dense.activation)
+
+
+def test_hybrids(made):
+    found, runs = made("table-hybrid")
+    for kind, short in hybrids.KINDS.items():
+        kinds = {weight: runs[hybrids.plan(kind, weight, "smoke").name] for weight in hybrids.WEIGHTS}
+        assert {weight: run.config.train.weight for weight, run in kinds.items()} == {"0": "0", "1/D": "1/D", "1": "1"}
+        assert all(short in run.plan.recipe for run in kinds.values())
+        accuracy = [value for *_, value in kinds["0"].curve("accuracy")]
+        assert accuracy[-1] > 0.25  # chance is 0.1
+        assert cells(found)[kind, "accuracy %, lambda 0"]["ours"] == pytest.approx(100 * sum(accuracy[-5:]) / 5)
+        scores = [kinds[weight].curve("bits_per_dim")[-1][2] for weight in ("0", "1")]
+        assert scores[1] < scores[0]  # the density is learned where it counts
+
+
+def test_samples_of_hybrids(made):
+    found, _ = made("samples-hybrid")
+    assert all(0 <= cell["ours"] < 60 for (_, column), cell in cells(found).items() if column.startswith("%"))
+
+
+def test_running_times(made):
+    found, _ = made("table-runtime")
+    percent, seconds = cells(found), cells(found, 1)
+    for (name, what), cell in percent.items():
+        other, ours = (seconds[f"{model}, {name}", what]["ours"] for model in ("Residual Flow", "i-DenseNet"))
+        assert cell["ours"] == pytest.approx(runtime.percent_faster(other, ours))
+    assert runtime.percent_faster(2.0, 1.0) == pytest.approx(100)
+    assert runtime.percent_faster(1.0, 2.45) == pytest.approx(-145)
+
+
+def test_weights_of_the_concatenation(made):
+    found, runs = made("figure-eta")
+    scales = concatenation_weights(runs[eta.plan("smoke").name].flow)
+    assert [scale.title for scale in scales] == ["scale 1", "scale 2", "fully connected"]
+    for scale in scales:
+        for first, second in zip(*scale.values, strict=True):
+            for a, b in zip(first, second, strict=True):
+                assert a * a + b * b == pytest.approx(1, abs=1e-6)
+                assert abs(a - math.sqrt(0.5)) > 1e-5  # it was switched on
+    assert found["tables"][0]["rows"][0][1][1]["ours"] == pytest.approx(sum(row[-1] for row in scales[0].values[0]))
