@@ -6,10 +6,13 @@ import torch
 import idensenet as idn
 from flows import coarse_norms, data, train
 from idensenet.bijections import ResidualBlock
+from idensenet.config import recipe
 
 NAMES = [
     "cifar10-coupling-hybrid",
+    "cifar10-coupling-tiny-hybrid",
     "cifar10-glow-hybrid",
+    "cifar10-glow-tiny-hybrid",
     "cifar10-idensenet",
     "cifar10-idensenet-hybrid",
     "cifar10-idensenet-small",
@@ -18,6 +21,13 @@ NAMES = [
     "cifar10-idensenet-small-depth5",
     "cifar10-idensenet-small-leaky",
     "cifar10-idensenet-small-lipswish",
+    "cifar10-idensenet-tiny",
+    "cifar10-idensenet-tiny-depth2",
+    "cifar10-idensenet-tiny-depth4",
+    "cifar10-idensenet-tiny-depth5",
+    "cifar10-idensenet-tiny-hybrid",
+    "cifar10-idensenet-tiny-leaky",
+    "cifar10-idensenet-tiny-lipswish",
     "cifar10-iresnet",
     "cifar10-resflow",
     "cifar10-resflow-hybrid",
@@ -25,10 +35,16 @@ NAMES = [
     "cifar10-resflow-small-clipswish",
     "cifar10-resflow-small-extended",
     "cifar10-resflow-small-leaky",
+    "cifar10-resflow-tiny",
+    "cifar10-resflow-tiny-clipswish",
+    "cifar10-resflow-tiny-extended",
+    "cifar10-resflow-tiny-hybrid",
+    "cifar10-resflow-tiny-leaky",
     "digits-idensenet",
     "imagenet32-idensenet",
     "imagenet32-resflow",
     "mnist-idensenet",
+    "toy-best",
     "toy-idensenet",
     "toy-idensenet-clipswish",
     "toy-idensenet-fixed",
@@ -38,7 +54,7 @@ NAMES = [
 TOY = [name for name in NAMES if name.startswith("toy-")]
 FAST = [*TOY, "digits-idensenet", "mnist-idensenet"]
 LARGE = [name for name in NAMES if name not in FAST]
-OVER_10M = [name for name in LARGE if "small" not in name or "extended" in name]
+OVER_10M = [name for name in LARGE if "tiny" not in name and ("small" not in name or "extended" in name)]
 
 
 EVERY = [pytest.param(name, marks=pytest.mark.slow if name in OVER_10M else []) for name in NAMES]
@@ -46,6 +62,30 @@ EVERY = [pytest.param(name, marks=pytest.mark.slow if name in OVER_10M else []) 
 
 def test_the_recipes_are_those_of_the_design():
     assert idn.recipes() == NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "tiny" in name and "extended" not in name])
+def test_tiny_models_have_the_same_size(name):
+    """0.30M parameters within 2 %, and all else as the tiny i-DenseNet: data, order, steps."""
+    assert abs(idn.build(name).num_parameters / 300_000 - 1) < 0.02
+    base, other = recipe("cifar10-idensenet-tiny").config, recipe(name).config
+    if "hybrid" not in name:
+        assert (base.data, base.logdet, base.train) == (other.data, other.logdet, other.train)
+
+
+def test_the_best_toy_model_is_no_larger_and_no_longer_than_the_papers():
+    best, papers = recipe("toy-best").config, recipe("toy-idensenet").config
+    assert idn.build("toy-best").num_parameters <= idn.build("toy-idensenet").num_parameters == 10_230
+    assert best.model.blocks == papers.model.blocks == (10,)
+    assert (best.train.max_steps, best.train.batch_size) == (papers.train.max_steps, papers.train.batch_size) == (50_000, 500)
+
+
+def test_growth_per_scale():
+    flow = idn.build("digits-idensenet", blocks=(1, 2), growth=(4, 8), fc_blocks=0)
+    widths = [block.g.layers[0].linear.weight.shape[0] for _, block in flow.named_blocks()]
+    assert widths == [2, 4, 4]  # CLipSwish makes two channels of one
+    with pytest.raises(idn.errors.OptionError, match="one for each of the 2 scales"):
+        idn.build("digits-idensenet", growth=(4, 8, 8))
 
 
 @pytest.fixture
