@@ -7,10 +7,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from idensenet.cli import main
+from idensenet.commands import train as train_command
+from idensenet.commands.train import parse
+from idensenet.data.source import Source, Split
 from idensenet.errors import OptionError
+from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
 from idensenet.reproduce.writing import header, in_words, lines
@@ -140,3 +145,38 @@ def test_a_difference_within_its_error_shows_nothing():
     assert lower("", -0.1, 0.01, "nats").verdict == "holds"
     assert lower("", 0.1, 0.01, "nats").verdict == "does not hold"
     assert lower("", -0.01, 0.01, "nats").verdict == "does not show"
+
+
+# The published length
+
+
+PAPER = {plan.name: plan for each in EXPERIMENTS.values() for plan in each.plans("paper")}
+
+
+def test_the_paper_budget_is_the_published_one():
+    lengths = {}
+    for plan in PAPER.values():
+        config, _ = parse(plan.arguments())
+        lengths[plan.name] = config.train.max_steps or config.train.epochs
+        if plan.name.startswith("toy"):
+            assert (config.train.max_steps, config.train.batch_size) == (50_000, 500)
+        elif not plan.name.endswith("-timed"):
+            assert (config.train.max_steps, config.train.batch_size) == (None, 64)
+            assert (config.train.lr, config.train.clip, config.train.average) == (1e-3, 1.0, 0.999)
+    assert (lengths["cifar10-idensenet"], lengths["cifar10-resflow"]) == (1000, 1000)
+    assert (lengths["imagenet32-idensenet"], lengths["imagenet32-resflow"]) == (20, 20)
+    assert {epochs for name, epochs in lengths.items() if "-hybrid" in name} == {400}
+    assert {epochs for name, epochs in lengths.items() if "-small" in name and not name.endswith("-timed")} == {200}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAPER if not name.startswith("toy")])
+def test_the_paper_budget_takes_its_first_step(name, tmp_path, monkeypatch):
+    """With made-up images and two of them in a batch; the models, the objective and the optimiser are those of the paper."""
+    rng = np.random.default_rng(0)
+    part = Split(rng.integers(0, 256, (8, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 8))
+    monkeypatch.setattr(train_command, "source_of", lambda config: Source(config.data.name, part, part, (3, 32, 32), 256))
+    extra = ["--train.batch_size", "2", "--logdet.recompute", "true"]
+    run = Pool(tmp_path, 0, "data", extra, stop_after=1).train([PAPER[name]])[name]
+    assert run.step == 1
+    assert all(bool(value.isfinite().all()) for value in run.last_flow.state_dict().values() if value.is_floating_point())
