@@ -180,9 +180,8 @@ def test_one_by_one_and_in_groups_are_the_same_operators():
     x, y = torch.randn(3, 2, 5, 6, dtype=torch.float64), torch.randn(3, 4, 5, 6, dtype=torch.float64)
     apart = norms.Convolutions(weight)
     together = norms.Convolutions(weight)
-    together.each = together.each_back = None  # as on an accelerator
+    together.one_by_one = False  # as on an accelerator
     for one, other in ((apart, together), (apart.take(torch.tensor([2, 0])), together.take(torch.tensor([2, 0])))):
-        other.each = other.each_back = None
         n = [0, 1, 2] if one is apart else [2, 0]
         torch.testing.assert_close(one(x[n]), other(x[n]))
         torch.testing.assert_close(one(y[n], transposed=True), other(y[n], transposed=True))
@@ -218,3 +217,36 @@ def test_the_norm_is_the_same_from_the_side_with_fewer_channels():
         torch.testing.assert_close(moved, sigma[i] * u[i], rtol=0, atol=1e-3 * float(sigma[i]))
     assert u.shape == left.shape
     assert v.shape == right.shape
+
+
+def test_half_a_step_is_enough_where_the_vectors_fit(monkeypatch):
+    """Weights that move a little: one product a call, alternately from either side, and sigma stays within the tolerance."""
+    weight, size = torch.randn(2, 6, 9, 3, 3, dtype=torch.float64) / 9, (7, 6)
+    right, left = torch.randn(2, 9, *size, dtype=torch.float64), torch.randn(2, 6, *size, dtype=torch.float64)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-3, None, 1000, left)
+    calls = []
+    real = norms.Convolutions.__call__
+    monkeypatch.setattr(norms.Convolutions, "__call__", lambda *a, **k: calls.append(1) or real(*a, **k))
+    generator = torch.Generator().manual_seed(0)
+    rounds = 200
+    for i in range(rounds):
+        weight = weight + 2e-4 * torch.randn(weight.shape, dtype=torch.float64, generator=generator) / 9
+        sigma, u, v = norms.convolution_norms(weight, v, 1e-3, sigma, 1000, u, bool(i % 2))
+    assert len(calls) < 1.2 * rounds
+    for i in range(2):
+        assert float(sigma[i]) == pytest.approx(spectral(weight[i], size), rel=1e-3)
+        assert float(sigma[i]) <= spectral(weight[i], size) * (1 + 1e-12)
+
+
+def test_half_a_step_is_not_enough_where_they_do_not_fit():
+    """The vectors of other weights: the layer that moved climbs, the one beside it that did not is left with half a step."""
+    weight, size = torch.randn(2, 4, 5, 3, 3, dtype=torch.float64), (6, 6)
+    right, left = torch.randn(2, 5, *size, dtype=torch.float64), torch.randn(2, 4, *size, dtype=torch.float64)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-6, None, 1000, left)
+    other = weight.clone()
+    other[1] += 0.3 * torch.randn(4, 5, 3, 3, dtype=torch.float64)
+    for back in (False, True):
+        found = norms.convolution_norms(other, v, 1e-3, sigma, 1000, u, back)[0]
+        assert float(found[0]) == pytest.approx(float(sigma[0]), rel=1e-5)
+        assert float(found[1]) == pytest.approx(spectral(other[1], size), rel=2e-2)
+        assert abs(float(found[1]) / float(sigma[1]) - 1) > 1e-2  # it has moved

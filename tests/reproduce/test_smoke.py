@@ -29,6 +29,7 @@ def made(folder):
         assert main(["reproduce", name, "--budget", "smoke", "--out", str(folder)]) == 0
         for ending in ("json", "md", "png", "svg"):
             assert (folder / f"{name}.{ending}").stat().st_size > 200
+        assert f"[{name}]({name}.md)" in (folder / "README.md").read_text()
         found = json.loads((folder / f"{name}.json").read_text())
         assert found["budget"] == "smoke"
         assert found["what"] in (folder / f"{name}.md").read_text()

@@ -67,9 +67,10 @@ def _list(experiments: list[Experiment], budget: str) -> None:
 def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) -> int:
     from rich.console import Console
 
+    from idensenet.reproduce.catalog import EXPERIMENTS
     from idensenet.reproduce.experiment import Work
     from idensenet.reproduce.runs import Pool
-    from idensenet.reproduce.writing import write
+    from idensenet.reproduce.writing import write, write_index
 
     out, console = Path(values.out), Console(stderr=True)
     workers = 0 if values.budget == "smoke" else values.workers
@@ -89,6 +90,7 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
         with console.status(each.name) as status:
             result = each.collect(Work(values.budget, runs, status.update))
         paths = write(each, values.budget, result, list(runs.values()), out, command, time.monotonic() - began)
+        paths.append(write_index(out, list(EXPERIMENTS)))
         _show(each, values.budget, result)
         print(f"written: {', '.join(map(str, paths))}", flush=True)
     return 0

@@ -236,7 +236,8 @@ def refresh_norms(root: nn.Module) -> int:
         found = fingerprints(weights)
         known = torch.stack(fields(maps, "fingerprint"))
         groups = defaultdict(list)
-        for i, (now, before) in enumerate(torch.stack([found, known], 1).tolist()):
+        codes = found.tolist()
+        for i, (now, before) in enumerate(zip(codes, known.tolist(), strict=True)):
             m = maps[i]
             m.forget_unless(now)
             if now != before:
@@ -245,39 +246,41 @@ def refresh_norms(root: nn.Module) -> int:
         if stale and not bool(torch.isfinite(torch.stack([w.sum().float() for w in stale])).all()):
             raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
         for members in groups.values():
-            _update([maps[i] for i in members], found[members])
+            # a bit of the fingerprint is as good as a coin, and the same after a resume and on every rank
+            _update([maps[i] for i in members], found[members], bool(int(codes[members[0]]) & 1))
     return sum(map(len, groups.values()))
 
 
-def _update(maps: list[LipschitzMap], found: Tensor) -> None:
-    first, weight = maps[0], torch.stack(fields(maps, "weight"))
+def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
+    first, weights = maps[0], fields(maps, "weight")
+    gradients: list[Tensor | None] = [None] * len(maps)
     if first.norm != 2:
-        sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weight])
+        sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weights])
         left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
     elif first.as_matrix:
-        sigma, left, right = norms.matrix_norms(weight.flatten(2) if weight.ndim == 3 else weight.flatten(2, 4))
+        weight = torch.stack(weights)
+        sigma, left, right = norms.matrix_norms(weight.flatten(2))
+        gradients = list((left[:, :, None] * right[:, None]).view_as(weight).unbind())
     else:
-        assert isinstance(first, LipschitzConv2d)
-        convolutions = [m for m in maps if isinstance(m, LipschitzConv2d)]
-        before, now = torch.stack([m.length for m in convolutions]), torch.linalg.vector_norm(weight.flatten(1), dim=1)
-        alike = (now - before).abs() < 0.1 * before  # otherwise a part of the weight may have grown that v does not see
-        known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
-        left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
-        sigma, left, right = norms.convolution_norms(weight, right, first.tolerance, known, 1000, left)
-        for convolution, length in zip(convolutions, now, strict=True):
-            convolution.length.copy_(length)
+        sigma, left, right = _convolution_norms([m for m in maps if isinstance(m, LipschitzConv2d)], weights, back)
     copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
     for values, name in copies:
         kept = fields(maps, name)
         torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
     # the gradients here rather than at their first use, which may be inside a compiled function
-    batched = first.norm == 2 and first.as_matrix
-    gradients = (left[:, :, None] * right[:, None]).view_as(weight) if batched else None
-    each = gradients.unbind() if gradients is not None else [None] * len(maps)
-    for m, gradient in zip(maps, each, strict=True):
+    for m, gradient in zip(maps, gradients, strict=True):
         m.remember(gradient)
         if gradient is None and m.weight.requires_grad:
             m.norm_gradient()
+
+
+def _convolution_norms(maps: list[LipschitzConv2d], weights: list[Tensor], back: bool) -> tuple[Tensor, Tensor, Tensor]:
+    before, now = torch.stack([m.length for m in maps]), torch.stack(torch._foreach_norm(weights))
+    alike = (now - before).abs() < 0.1 * before  # otherwise a part of the weight may have grown that v does not see
+    known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
+    left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
+    torch._foreach_copy_([m.length for m in maps], list(now.unbind()))
+    return norms.convolution_norms(weights, right, maps[0].tolerance, known, 1000, left, back)
 
 
 @contextmanager

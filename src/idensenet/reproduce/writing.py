@@ -216,3 +216,24 @@ def write(
         write_atomically(path, content)
         paths.append(path)
     return paths
+
+
+def write_index(folder: Path, order: Sequence[str]) -> Path:
+    """README.md: every result in the folder, with what became of the paper's claims."""
+    page = ["# Results", "", "| experiment | in the paper | budget | holds | does not hold | does not show | commit, date |"]
+    page.append("|---|---|---|---:|---:|---:|---|")
+    for name in order:
+        file = folder / f"{name}.json"
+        if not file.is_file():
+            continue
+        found = json.loads(file.read_text())
+        verdicts = [claim["verdict"] for claim in found["claims"]]
+        counts = " | ".join(str(verdicts.count(verdict)) for verdict in ("holds", "does not hold", "does not show"))
+        facts = found["made"]
+        page.append(
+            f"| [{name}]({name}.md): {found['title']} | {found['place']} | {found['budget']} | {counts} | "
+            f"{facts['commit'] or 'unknown'}, {facts['date'][:10]} |"
+        )
+    path = folder / "README.md"
+    write_atomically(path, "\n".join(page) + "\n")
+    return path
