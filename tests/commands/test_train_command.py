@@ -1,6 +1,7 @@
 """Whole commands, as a person types them, in processes of their own."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import time
 
 import pytest
+
+from idensenet.commands.train import parse
 
 TINY = [
     "toy-idensenet", "--data.name", "moons", "--model.blocks", "[1]", "--train.max_steps", "6", "--train.batch_size", "16",
@@ -127,3 +130,9 @@ def test_every_command_has_help_with_an_example(capsys):
             main([name, "--help"])
         assert stop.value.code == 0
         assert f"example: idensenet {name}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("words", [["--model.norm", "inf"], ["--model.norm=infinity"], ["--model.norm", ".inf"]])
+def test_infinity_is_written_as_people_write_it(words):
+    config, _ = parse(["toy-idensenet", *words])
+    assert config.model.norm == math.inf

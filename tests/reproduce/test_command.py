@@ -135,6 +135,8 @@ def test_interrupted_it_saves_its_runs_and_says_so(tmp_path, sign):
 def test_cells_in_words():
     assert in_words(Cell(3.66012, 0.0031), 3) == "3.660 ± 0.003"
     assert in_words(Cell(3.66012, 0.0003), 3) == "3.660 ± 0.0003"
+    assert in_words(Cell(3.66012, 0.0000042), 2) == "3.66 ± 0.000004"
+    assert in_words(Cell(1.0, 0.0), 2) == "1.00 ± 0.00"
     assert in_words(Cell(None, None, 3.0), 3) == "–"
     table = Table("t", ("a", "b"), (("x", (Cell(1.0), Cell(2.0, None, 2.5))), ("y", (Cell(1.0), Cell()))), 1)
     assert header(table) == ["a", "b", "b, paper"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from typing import Any
 
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -23,8 +24,9 @@ class Parser(ArgumentParser):
         )
 
     def read(self, arguments: list[str]) -> Any:
+        words = [re.sub(r"(^|=)inf(inity)?$", r"\1.inf", word) for word in arguments]  # YAML's way of writing it
         try:
-            return self.instantiate(self.parse_args(arguments))
+            return self.instantiate(self.parse_args(words))
         except argparse.ArgumentError as error:
             raise OptionError(self._sentence(str(error))) from None
 

@@ -70,9 +70,9 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
     from idensenet.reproduce.catalog import EXPERIMENTS
     from idensenet.reproduce.experiment import Work
     from idensenet.reproduce.runs import Pool
-    from idensenet.reproduce.writing import write, write_index
+    from idensenet.reproduce.writing import commit, made, write, write_index
 
-    out, console = Path(values.out), Console(stderr=True)
+    out, console, code = Path(values.out), Console(stderr=True), commit()
     workers = 0 if values.budget == "smoke" else values.workers
     pool = Pool(out / "runs" / values.budget, workers, values.data, extra, values.first_steps)
     plans = {each.name: list(each.plans(values.budget)) for each in chosen}
@@ -89,7 +89,8 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
             continue
         with console.status(each.name) as status:
             result = each.collect(Work(values.budget, runs, status.update))
-        paths = write(each, values.budget, result, list(runs.values()), out, command, time.monotonic() - began)
+        facts = made(command, code, time.monotonic() - began)
+        paths = write(each, values.budget, result, list(runs.values()), out, facts)
         paths.append(write_index(out, list(EXPERIMENTS)))
         _show(each, values.budget, result)
         print(f"written: {', '.join(map(str, paths))}", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import platform
 import subprocess
@@ -29,8 +30,10 @@ def in_words(cell: Cell, digits: int) -> str:
     """'3.660 ± 0.003', or nothing."""
     if cell.ours is None:
         return "–"
-    error = "" if cell.error is None else f" ± {cell.error:.{digits if cell.error >= 10**-digits else digits + 1}f}"
-    return f"{cell.ours:.{digits}f}{error}"
+    if cell.error is None:
+        return f"{cell.ours:.{digits}f}"
+    needed = math.ceil(-math.log10(cell.error)) if cell.error > 1e-9 else 0  # for its first digit
+    return f"{cell.ours:.{digits}f} ± {cell.error:.{max(digits, needed)}f}"
 
 
 def published(cell: Cell) -> str:
@@ -66,11 +69,11 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def made(command: str, seconds: float) -> dict[str, Any]:
+def made(command: str, code: str | None, seconds: float) -> dict[str, Any]:
     """Where results come from."""
     return {
         "command": command,
-        "commit": commit(),
+        "commit": code,
         "idensenet": version("idensenet"),
         "torch": torch.__version__,
         "machine": f"{processor()}, {os.cpu_count()} cores",
@@ -185,11 +188,11 @@ def markdown(experiment: Experiment, budget: str, result: Result, facts: dict[st
 
 
 def write(
-    experiment: Experiment, budget: str, result: Result, runs: Sequence[Trained], folder: Path, command: str, seconds: float
+    experiment: Experiment, budget: str, result: Result, runs: Sequence[Trained], folder: Path, facts: dict[str, Any]
 ) -> list[Path]:
     """NAME.json, NAME.md, NAME.png and NAME.svg."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts, trained = made(command, seconds), [run_facts(run) for run in runs]
+    trained = [run_facts(run) for run in runs]
     values = {
         "experiment": experiment.name,
         "title": experiment.title,
