@@ -222,3 +222,11 @@ def test_normalize_and_logit_are_what_the_recipe_says():
     flow = idn.build("cifar10-idensenet", shape=(3, 8, 8), blocks=(1,), growth=4, fc_blocks=0)
     expected = torch.logit(0.05 + 0.9 * smooth)
     torch.testing.assert_close(flow.preprocess.encode(flow.dequantize(x)), expected)
+
+
+@pytest.mark.parametrize("name", ["toy-idensenet", "toy-resflow", "digits-idensenet"])
+def test_beta_starts_where_it_is_told(name):
+    for wanted in (0.5, 4.0):
+        betas = [float(p.detach()) for n, p in idn.build(name, beta=wanted).named_parameters() if n.endswith("beta")]
+        assert betas
+        assert set(betas) == {wanted}

@@ -41,6 +41,8 @@ class ModelConfig:
     """Hidden channels of a residual or coupling network."""
     activation: str = "clipswish"
     """Clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
+    beta: float = 0.5
+    """Where the beta of the swish activations starts: its softplus is the factor inside the sigmoid."""
     learnable_concatenation: bool = True
     """Whether the weights of the concatenation are learned."""
     coeff: float = 0.98

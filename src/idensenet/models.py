@@ -88,7 +88,7 @@ class Builder:
         self.config, self.model = config, config.model
         m = self.model
         checked_norm(m.norm)
-        self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation)
+        self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation, m.beta)
         self.built = 0  # blocks so far: the very first one differs
         self.growths = (m.growth,) * len(m.blocks) if isinstance(m.growth, int) else m.growth
         if len(self.growths) != len(m.blocks):

@@ -175,7 +175,7 @@ def test_full_toy_runs_are_as_published():
     for plan in toy.EXPERIMENTS[0].plans("cpu"):
         assert "train.max_steps" not in plan.options  # the recipe's 50,000
     names = [plan.name for plan in toy.EXPERIMENTS[0].plans("cpu")]
-    assert len(names) == len(set(names)) == 3 * (1 + 4 * 3) + 5
+    assert len(names) == len(set(names)) == 3 * (1 + 3 * 3) + (3 + 1 + 1) + 5
 
 
 # Images

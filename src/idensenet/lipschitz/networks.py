@@ -216,9 +216,14 @@ class Pieces:
     lip: float = 0.98
     norm: float = 2.0
     learnable: bool = True
+    beta: float = 0.5
 
     def act(self) -> Activation:
-        return activation(self.activation, self.norm)
+        made = activation(self.activation, self.norm)
+        for name, parameter in made.named_parameters():
+            if name == "beta":
+                nn.init.constant_(parameter, self.beta)
+        return made
 
     def linear(self, shape: Sequence[int], inputs: int, outputs: int, kernel: int = 1) -> LipschitzMap:
         """A matrix for vectors, a convolution for maps."""
