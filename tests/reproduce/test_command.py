@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,19 @@ def test_first_steps_are_continued_to_the_same_end(tmp_path):
     for (name, a), (_, b) in zip(whole.last_flow.state_dict().items(), straight.last_flow.state_dict().items(), strict=True):
         assert a.equal(b), name
     assert whole.seconds > part.seconds
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path):
+    pool = Pool(tmp_path, 0, "data")
+    run = pool.train([fast()])["run"].run
+    want = run.metrics()[-1]["nats"]
+    shutil.rmtree(run.checkpoints.folder)
+    with run.locked(), pytest.raises(OptionError, match="in use"):
+        pool.train([fast()])
+    assert run.exists()
+    again = pool.train([fast()])["run"]
+    assert len(again.metrics) == len({(entry["kind"], entry["step"]) for entry in again.metrics})
+    assert again.metrics[-1]["nats"] == want
 
 
 def test_processes_side_by_side(tmp_path):

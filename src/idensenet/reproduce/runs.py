@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
 import shlex
 import signal
@@ -157,11 +157,12 @@ class Pool:
         path = self.path(plan)
         run = RunFolder(path)
         if run.exists() and run.checkpoints.steps():
-            words = ["--resume", str(path), "--output.display", "quiet"]
+            words = ["--resume", str(path), "--data.root", self.data, "--output.display", "quiet"]
         else:
-            if run.exists():  # begun, but without a checkpoint: nothing that could be lost
-                (path / "config.yaml").unlink()
-                (path / "metrics.jsonl").unlink(missing_ok=True)
+            if run.exists():  # begun, but without a checkpoint: nothing that could be lost, unless somebody is at it
+                with run.locked():
+                    (path / "config.yaml").unlink()
+                    (path / "metrics.jsonl").unlink(missing_ok=True)
             words = [*wanted(plan, self.data, self.extra), "--output.dir", str(path)]
         return [*words, *(["--stop-after", str(self.stop_after)] if self.stop_after else [])]
 
@@ -171,15 +172,14 @@ class Pool:
         missing = [plan for plan in unique if not self.done(plan)]
         self.folder.mkdir(parents=True, exist_ok=True)
         if missing:
-            (self._beside if self.workers else self._here)(missing, len(unique))
+            (self._beside if self.workers else self._here)(missing)
         return {plan.name: Trained(plan, self.path(plan)) for plan in unique}
 
-    def _here(self, plans: Sequence[Plan], total: int) -> None:
+    def _here(self, plans: Sequence[Plan]) -> None:
         from rich.console import Console
         from rich.progress import track
 
-        shown = track(plans, "training", console=Console(stderr=True), transient=True)
-        for plan in shown:
+        for plan in track(plans, "training", console=Console(stderr=True), transient=True):
             with redirect_stdout(sys.stderr):
                 code = train.train(self.arguments(plan))
             if code:
@@ -198,8 +198,8 @@ class Pool:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         return _Child(plan, self.path(plan), process, log)
 
-    def _beside(self, plans: Sequence[Plan], total: int) -> None:
-        waiting, running, progress = list(plans), list[_Child](), _Progress(len(plans), total)
+    def _beside(self, plans: Sequence[Plan]) -> None:
+        waiting, running, progress = list(plans), list[_Child](), _Progress(len(plans))
         try:
             with progress, _terminable():
                 while waiting or running:
@@ -238,7 +238,7 @@ def _failure(child: _Child, code: int) -> str:
 class _Progress:
     """One bar per run on a terminal; a line a minute elsewhere."""
 
-    def __init__(self, missing: int, total: int) -> None:
+    def __init__(self, missing: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -250,7 +250,7 @@ class _Progress:
         self.tasks: dict[str, Any] = {}
         self.told: dict[str, float] = {}
         self.done, self.missing = 0, missing
-        self.say(f"{missing} of {total} runs to train")
+        self.say(f"{missing} runs to train")
 
     def __enter__(self) -> None:
         self.bars.start()
@@ -282,8 +282,6 @@ class _Progress:
 
 def _last_line(path: Path) -> tuple[int, str]:
     """The step that a run has reached, and its last score in words."""
-    import json
-
     file = path / "metrics.jsonl"
     if not file.is_file():
         return 0, ""
@@ -302,7 +300,3 @@ def _last_line(path: Path) -> tuple[int, str]:
                 score = f", {entry[name]:.4f} {unit}"
                 break
     return step, score
-
-
-def with_options(plan: Plan, **options: Any) -> Plan:
-    return dataclasses.replace(plan, options={**plan.options, **options})
