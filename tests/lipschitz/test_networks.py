@@ -22,6 +22,7 @@ from idensenet.lipschitz import (
     dense_block,
     residual_net,
 )
+from idensenet.lipschitz.scope import norms_settled
 
 VECTOR, MAPS = (4,), (2, 3, 4)
 NETWORKS = {
@@ -284,3 +285,17 @@ def test_values_of_many_samples_come_in_parts_and_are_the_same(monkeypatch):
         monkeypatch.setattr("idensenet.lipschitz.networks.AT_ONCE", 3 * 10 * 12 * 8)  # ten channels of 3 x 4
         torch.testing.assert_close(net(x), whole, rtol=1e-13, atol=1e-14)
     assert sizes == [3, 3, 1]
+
+
+@pytest.mark.parametrize("name", ["clipswish", "lipswish", "leakylipswish", "crelu", "elu"])
+@pytest.mark.parametrize("shape", [[3], [2, 5, 4]])
+def test_values_without_gradients_are_the_same_and_stay(name, shape):
+    """Features go to memory that the next call uses again; what a call returned is not in it."""
+    g = dense_block(shape, depth=3, growth=4, pieces=Pieces(name)).double()
+    x = torch.randn(3, 6, *shape, dtype=torch.float64)
+    want = [g(each).detach() for each in x]
+    with torch.no_grad(), norms_settled(g):
+        found = [g(each) for each in (x[0], x[1][:4], x[2])]
+    torch.testing.assert_close(found[0], want[0])
+    torch.testing.assert_close(found[1], want[1][:4])
+    torch.testing.assert_close(found[2], want[2])

@@ -42,6 +42,11 @@ class Activation(nn.Module, ABC):
     def core(self, x: Tensor) -> Branches:
         return (self.forward(x),)
 
+    def core_into(self, x: Tensor, out: Tensor) -> None:
+        """`core`, written to where it is wanted; without gradients."""
+        for branch, place in zip(self.core(x), out.chunk(self.expansion, 1), strict=True):
+            place.copy_(branch)
+
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         values, slopes = self.curves(x)
         return values[0] if len(values) == 1 else torch.cat(values, 1), diagonal(slopes)
@@ -75,6 +80,9 @@ class LipSwish(Activation):
 
     def core(self, x: Tensor) -> Branches:
         return (F.silu(x),)
+
+    def core_into(self, x: Tensor, out: Tensor) -> None:
+        torch.ops.aten.silu.out(x, out=out)
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         value, slope = swish(x, own[0] if own else self.beta, 1 / 1.1)
@@ -128,6 +136,11 @@ class CLipSwish(Activation):
     def core(self, x: Tensor) -> Branches:
         value = F.silu(x)
         return value, value - x
+
+    def core_into(self, x: Tensor, out: Tensor) -> None:
+        value, other = out.chunk(2, 1)
+        torch.ops.aten.silu.out(x, out=value)
+        torch.sub(value, x, out=other)
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         value, slope = swish(x, own[0] if own else self.beta, self.scale)

@@ -27,7 +27,7 @@ from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, Lipschi
 from idensenet.lipschitz.linearmap import Composition, LinearMap
 from idensenet.lipschitz.scope import scope
 
-AT_ONCE = 1 << 24  # bytes of features, where none is kept: larger ones come from fresh memory each time, which is slow
+AT_ONCE = 1 << 24  # bytes of features, where none is kept: what is larger is far from the processor
 
 
 class Network(nn.Module):
@@ -160,13 +160,14 @@ class DenseBlock(RowNetwork):
             size = parts[-1][0].shape[1] * math.prod(x.shape[2:]) * x.element_size()  # of the widest features of a sample
             if torch.is_grad_enabled() or len(x) * size <= AT_ONCE:
                 return self._values(x, parts)
-            return torch.cat([self._values(part, parts) for part in torch.split(x, max(1, AT_ONCE // size))])
+            pieces = -(-len(x) * size // AT_ONCE)
+            return torch.cat([self._values(part, parts) for part in torch.split(x, -(-len(x) // pieces))])
 
     def _values(self, x: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
         rows = laid_out(x)
         for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
             moved = apply(linear.checked(rows), weight, bias)
-            rows = torch.cat([rows, *layer.activation.core(moved)], 1) if isinstance(layer, DenseLayer) else moved
+            rows = _grown(rows, moved, layer.activation) if isinstance(layer, DenseLayer) else moved
         return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
@@ -179,6 +180,28 @@ class DenseBlock(RowNetwork):
             else:
                 rows = _biased_values(moved, linear.bias, n)
         return rows, DenseBlockMap(weights, slopes, n, self.compiled)
+
+
+def _grown(rows: Tensor, moved: Tensor, activation: Activation) -> Tensor:
+    """[rows ; the activation of what a dense layer makes of them]; without gradients nothing is written twice."""
+    if torch.is_grad_enabled():
+        return torch.cat([rows, *activation.core(moved)], 1)
+    old = rows.shape[1]
+    wide = _room(rows, old + activation.expansion * moved.shape[1])
+    wide[:, :old].copy_(rows)
+    activation.core_into(moved, wide[:, old:])
+    return wide
+
+
+def _room(rows: Tensor, channels: int) -> Tensor:
+    """Memory for features that a call of g needs for a moment: the same for the next call, since fresh memory is slow."""
+    key = ("room", channels, rows.shape[2:], rows.dtype, rows.device)
+    room: Tensor | None = scope.packs.get(key)
+    if room is None or len(room) < len(rows):
+        layout = torch.channels_last if rows.ndim == 4 else torch.contiguous_format
+        shape = (len(rows), channels, *rows.shape[2:])
+        room = scope.packs[key] = torch.empty(shape, dtype=rows.dtype, device=rows.device, memory_format=layout)
+    return room[: len(rows)]
 
 
 class ResidualNet(RowNetwork):

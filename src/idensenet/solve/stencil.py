@@ -15,7 +15,7 @@ from torch import Tensor
 
 KERNEL = 3
 TERMS = 8  # of the series for (I + S)^-1
-RIDGE = 1e-3
+RIDGE = 1e-5
 ROOM = 2  # pixels for each coefficient of an output channel
 ENOUGH = 0.95  # of the variance of g(x), for a stencil to be used
 
