@@ -44,7 +44,8 @@ class Activation(nn.Module, ABC):
 
     def core_into(self, x: Tensor, out: Tensor) -> None:
         """`core`, written to where it is wanted; without gradients."""
-        for branch, place in zip(self.core(x), out.chunk(self.expansion, 1), strict=True):
+        branches = self.core(x)
+        for branch, place in zip(branches, out.chunk(len(branches), 1), strict=True):
             place.copy_(branch)
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
