@@ -12,7 +12,7 @@ def test_the_average_is_the_recursion_with_a_rising_decay():
     for step in range(12):
         with torch.no_grad():
             parameter.add_(torch.randn_like(parameter))
-        average.update(flow, step)
+        average.update(list(flow.parameters()), step)
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * parameter.detach()
     torch.testing.assert_close(average.weights[name], expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -19,9 +19,10 @@ class Average:
         self.weights: dict[str, Tensor] = {name: p.detach().clone() for name, p in flow.named_parameters()}
 
     @torch.no_grad()
-    def update(self, flow: Flow, step: int) -> None:
+    def update(self, parameters: Sequence[Tensor], step: int) -> None:
+        """With the parameters of the flow, in their order: it takes its time to name them anew in every step."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.weights.values()), [p.detach() for p in flow.parameters()], 1 - decay)
+        torch._foreach_lerp_(list(self.weights.values()), list(parameters), 1 - decay)
 
     @contextmanager
     def swapped_in(self, flow: Flow) -> Iterator[None]:

@@ -146,7 +146,8 @@ class Trainer:
     def step(self, number: int, stop: StopRequest) -> bool:
         """One optimiser step; true if somebody asked to stop."""
         t = self.config.train
-        self.flow.train()
+        if not self.flow.training:  # an evaluation came before; it takes its time to tell every module
+            self.flow.train()
         learning = number >= self.schedule.concatenation_from
         if learning != self.learning:
             self.flow.learn_concatenation(learning)
@@ -167,7 +168,7 @@ class Trainer:
         found = (~torch.isfinite(norm)).float()
         self.optimizer.grad_scale, self.optimizer.found_inf = None, found  # type: ignore[attr-defined]
         self.optimizer.step()
-        self.average.update(self.flow, number)
+        self.average.update(self.parameters, number)
         self.bad += found
         self.bad_in_a_row = (self.bad_in_a_row + 1) * found
         self.recent.setdefault("gradient", []).append(norm)
