@@ -103,3 +103,17 @@ def test_a_peer_steps_where_it_is_installed_and_is_left_out_elsewhere(name):
         assert step is None
     else:
         step()
+
+
+def test_a_memory_saving_block_keeps_four_maps_of_its_input_size():
+    """Input, probe, u and what the ActNorm behind it saw; everything kept is many times that."""
+    from idensenet.bench import memory
+
+    def slope(recompute):
+        options = {"growth": 16, "fc_blocks": 0, "logdet": {"recompute": recompute}}
+        few, more = (memory.kept("cifar10-idensenet-small", {**options, "blocks": [n, 1, 1]}, 2) for n in (1, 3))
+        return (more - few) / 2
+
+    size = 2 * 3 * 32 * 32 * 4 / 2**20
+    assert slope(True) == pytest.approx(4 * size, rel=0.02)
+    assert slope(False) > 10 * slope(True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from idensenet.errors import OptionError, StorageError
 
@@ -49,10 +53,38 @@ def measure(recipe: str, overrides: dict[str, Any], batch: int) -> dict[str, flo
     return {"idle": idle, "above": _status("VmHWM") - idle}
 
 
-def measure_apart(recipe: str, overrides: dict[str, Any], batch: int) -> dict[str, float]:
-    """The same in a process of its own."""
+def kept(recipe: str, overrides: dict[str, Any], batch: int) -> float:
+    """What a forward pass leaves for the backward pass, in MB: tensors other than parameters and buffers, each once."""
+    from idensenet.bench.work import images_for
+    from idensenet.models import build
+
+    flow = build(recipe, **overrides)
+    x = images_for(flow, batch)
+    flow.initialize(x)
+    flow.train()
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        score = flow.log_prob(x, torch.Generator().manual_seed(0))  # alive, so that no storage is used twice
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*flow.parameters(), *flow.buffers(), x)}
+    del score
+    return sum(size for place, size in sizes.items() if place not in own) / 2**20
+
+
+# glibc keeps freed memory in pieces for later; told so, it gives it back at once, and a peak is what is in use
+TIGHT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def measure_apart(recipe: str, overrides: dict[str, Any], batch: int, tight: bool = False) -> dict[str, float]:
+    """`measure` in a process of its own, perhaps with an allocator that hoards nothing."""
     command = [sys.executable, "-m", "idensenet.bench.memory", recipe, json.dumps(overrides), str(batch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = {**os.environ, **(TIGHT if tight else {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

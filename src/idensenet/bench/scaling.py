@@ -68,14 +68,17 @@ def scaling(repeats: int = 3, small: bool = False) -> Iterator[Row]:
 def memory_over_blocks(blocks: Sequence[int], batch: int) -> Row:
     """Peak memory of a memory-saving step against the number of blocks, and the slope beside what a block has to keep."""
     saving = {**IMAGES, "logdet": {"recompute": True}}
-    found = [memory.measure_apart(RECIPE, {**saving, "blocks": [n] * 3}, batch) for n in blocks]
+    found = [memory.measure_apart(RECIPE, {**saving, "blocks": [n] * 3}, batch, tight=True) for n in blocks]
     points = tuple((float(3 * n), each["above"]) for n, each in zip(blocks, found, strict=True))
     slope = float(np.polyfit([n for n, _ in points], [mb for _, mb in points], 1)[0])
+    kept = [memory.kept(RECIPE, {**saving, "blocks": [n] * 3}, batch) for n in (blocks[0], blocks[-1])]
+    each_keeps = (kept[1] - kept[0]) / (3 * (blocks[-1] - blocks[0]))
     saved = batch * 3 * 32 * 32 * 4 / 2**20
     gradients = (_parameters(blocks[-1]) - _parameters(blocks[0])) * 4 / 2**20 / (3 * (blocks[-1] - blocks[0]))
     note = (
-        f"a block's input is {saved:.2f} MB, and input, probe and u are kept; the gradients of its parameters are "
-        f"{gradients:.2f} MB; peaks: " + ", ".join(f"{n:.0f} blocks {mb:.1f} MB" for n, mb in points)
+        f"a block's input is {saved:.2f} MB; what a block keeps for the backward pass is {each_keeps:.2f} MB, that is "
+        f"{each_keeps / saved:.1f} of them (input, probe, u, and that of the ActNorm behind it); the gradients of its "
+        f"parameters are {gradients:.2f} MB; peaks: " + ", ".join(f"{n:.0f} blocks {mb:.1f} MB" for n, mb in points)
     )
     what = "scaling: memory for one more block, memory-saving"
     return Row(what, slope, 0.0, "MB", notes=(note,), axis="blocks", points=points)

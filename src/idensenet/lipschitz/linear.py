@@ -24,6 +24,8 @@ from idensenet.lipschitz.fingerprint import fingerprints
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
 from idensenet.lipschitz.scope import norms_settled, scope, under
 
+AT_ONCE = 1 << 23  # bytes of singular vectors, in the computation of norms
+
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
     """weight / max(1, sigma / coeff), with slope = d sigma / d weight in its gradient; and a scale for each of its columns."""
@@ -247,8 +249,16 @@ def refresh_norms(root: nn.Module) -> int:
             raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
         for members in groups.values():
             # a bit of the fingerprint is as good as a coin, and the same after a resume and on every rank
-            _update([maps[i] for i in members], found[members], bool(int(codes[members[0]]) & 1))
+            back = bool(codes[members[0]] & 1)
+            together = _at_once(maps[members[0]])
+            for part in (members[i : i + together] for i in range(0, len(members), together)):
+                _update([maps[i] for i in part], found[part], back)
     return sum(map(len, groups.values()))
+
+
+def _at_once(layer: LipschitzMap) -> int:
+    """How many layers like this one have their norms computed together: that memory must not grow with the depth of a model."""
+    return max(1, AT_ONCE // max(1, (layer.left.numel() + layer.right.numel()) * layer.left.element_size()))
 
 
 def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
