@@ -195,3 +195,10 @@ def test_what_is_right_raises_nothing():
         built("digits-idensenet", levels=2, growth=4),
     ):
         assert make().num_parameters > 0
+
+
+def test_a_long_list_of_names_is_cut_and_says_so():
+    few, many = [f"n{i}" for i in range(24)], [f"n{i}" for i in range(30)]
+    assert errors.nearest("????", few).endswith("'n23'.")
+    assert errors.nearest("????", many).endswith("and 6 more.")
+    assert errors.nearest("????", many).count("'") == 2 * 24

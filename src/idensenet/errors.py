@@ -63,9 +63,16 @@ class ConvergenceError(ArithmeticError):
     """A solver stopped short of its tolerance."""
 
 
+MOST_NAMES = 24  # in one sentence
+
+
 def nearest(name: str, known: list[str]) -> str:
-    """The end of a sentence about an unknown name: what was probably meant, or all there is."""
+    """The end of a sentence about an unknown name: what was probably meant, or what there is."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(map(repr, known))}."
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    plain = set(sorted(known, key=len)[:MOST_NAMES])  # the shortest names are the plainest things
+    rest = len(known) - len(plain)
+    return f"known are {', '.join(repr(each) for each in known if each in plain)}{f' and {rest} more' if rest else ''}."
