@@ -11,7 +11,7 @@ from idensenet.data.toy import toy_set
 from idensenet.lipschitz import activation
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.concatenation import concatenation_weights
-from idensenet.reproduce import eta, figures, hybrids, images, matching, runtime, signal, toy
+from idensenet.reproduce import density, eta, figures, hybrids, images, matching, runtime, signal, toy, variants
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.runs import Pool
 
@@ -184,7 +184,7 @@ def test_full_toy_runs_are_as_published():
 def test_density_columns_differ_only_in_g(made):
     found, runs = made("table-density")
     dense, residual = runs["cifar10-idensenet-tiny"], runs["cifar10-resflow-tiny"]
-    assert images.only_g_differs(dense, residual) == ["model.activation", "model.block"]
+    assert density.only_g_differs(dense, residual) == ["model.activation", "model.block"]
     assert verdicts(found)["the two runs differ only in g"]
     for run in (dense, residual):
         curve = [value for *_, value in run.curve("bits_per_dim")]
@@ -198,9 +198,9 @@ def test_density_columns_differ_only_in_g(made):
 
 def test_scores_at_a_time():
     curve = [(10, 1.0, 5.0), (20, 3.0, 4.0), (30, 4.0, 3.0)]
-    assert images.at_time(curve, 2.0) == pytest.approx(4.5)
-    assert images.at_time(curve, 0.5) == 5.0
-    assert images.at_time(curve, 9.0) == 3.0
+    assert density.at_time(curve, 2.0) == pytest.approx(4.5)
+    assert density.at_time(curve, 0.5) == 5.0
+    assert density.at_time(curve, 9.0) == 3.0
 
 
 def test_paired_differences():
@@ -221,7 +221,7 @@ def test_samples_look_at_the_model_and_the_data(made):
 
 def test_activation_columns_have_their_activation(made):
     found, runs = made("table-activations")
-    for (model, name), variant in images.ACTIVATION_VARIANTS.items():
+    for (model, name), variant in variants.ACTIVATION_VARIANTS.items():
         config = runs[variant.tiny].config.model
         assert config.activation == name.lower()
         assert config.block == ("dense" if model == "i-DenseNet" else "residual")
@@ -230,7 +230,7 @@ def test_activation_columns_have_their_activation(made):
 
 def test_depths(made):
     found, runs = made("figure-depth")
-    for depth, variant in images.DEPTHS.items():
+    for depth, variant in variants.DEPTHS.items():
         flow = runs[variant.tiny].flow
         layers = [sum(isinstance(m, DenseLayer) for m in block.modules()) for _, block in flow.named_blocks()]
         assert layers == [depth] * 2

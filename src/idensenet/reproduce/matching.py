@@ -8,8 +8,8 @@ from idensenet.reproduce.images import Variant, bits, mean_cell, paired, run_of,
 
 VARIANTS = {
     "Residual Flow": images.RESIDUAL,
-    "Residual Flow, extended": Variant("", "cifar10-resflow-tiny-extended", "cifar10-resflow-small-extended"),
-    "i-DenseNet + LC": Variant("", "cifar10-idensenet-tiny-lipswish", "cifar10-idensenet-small-lipswish"),
+    "Residual Flow, extended": Variant("cifar10-resflow-tiny-extended", "cifar10-resflow-small-extended"),
+    "i-DenseNet + LC": Variant("cifar10-idensenet-tiny-lipswish", "cifar10-idensenet-small-lipswish"),
 }
 MODELS = (toy.RESFLOW, toy.EXTENDED, toy.LEARNED)
 

@@ -11,8 +11,8 @@ from idensenet.bench.work import stepper
 from idensenet.flow import Flow
 from idensenet.reproduce import images, paper
 from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work
-from idensenet.reproduce.images import ACTIVATION_VARIANTS
 from idensenet.reproduce.runs import Trained
+from idensenet.reproduce.variants import ACTIVATION_VARIANTS
 from idensenet.training.evaluation import first_rows
 
 OPTIONS = {"train.max_steps": 20, "train.batch_size": 16, "train.warmup_steps": 5, "train.eval_samples": 16, "train.lr": 1e-3}

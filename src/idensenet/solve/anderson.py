@@ -56,7 +56,8 @@ class Anderson(Solver):
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
         assert isinstance(memory, History)
         if self.stencil and memory.x is None:
-            memory.stencil = stencil.fit(x, residual)  # x is y as yet, so that the residual is g(x)
+            found = stencil.fit(x, residual)  # x is y as yet, so that the residual is g(x)
+            memory.stencil = found if found is not None and bool(found.any()) else None
         step = residual if memory.stencil is None else stencil.undo(memory.stencil, residual)
         flat, r = x.flatten(1), step.flatten(1)
         memory.add(flat, r, plain)

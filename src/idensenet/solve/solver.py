@@ -67,6 +67,12 @@ def spread(mask: Tensor, x: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (x.ndim - 1))
 
 
+def size(r: Tensor) -> Tensor:
+    """The Euclidean norm of each sample."""
+    norm: Tensor = torch.linalg.vector_norm(r.flatten(1), dim=1)
+    return norm
+
+
 def default_tol(dtype: torch.dtype) -> float:
     return 1e-12 if dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
 
@@ -74,10 +80,6 @@ def default_tol(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
-
-    def size(r: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(r.flatten(1), dim=1)
-        return norm
 
     def residual_at(x: Tensor, target: Tensor) -> Tensor:
         return x + g(x) - target

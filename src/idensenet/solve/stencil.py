@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idensenet.solve.solver import size
+
 KERNEL = 3
 TERMS = 8  # of the series for (I + S)^-1
 RIDGE = 1e-5
@@ -25,11 +27,6 @@ def _apply(stencil: Tensor, x: Tensor) -> Tensor:
     n, c = x.shape[:2]
     y = F.conv2d(x.reshape(1, n * c, *x.shape[2:]), stencil.flatten(0, 1), padding=KERNEL // 2, groups=n)
     return y.view_as(x)
-
-
-def _size(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
-    return norm
 
 
 def undo(stencil: Tensor, r: Tensor) -> Tensor:
@@ -63,6 +60,6 @@ def fit(x: Tensor, value: Tensor) -> Tensor | None:
     found = torch.linalg.solve(gram, (rows @ target.mT).double()).to(x.dtype).mT  # [batch, channels, coefficients]
     stencil = found[:, :, :-1].reshape(n, c, c, KERNEL, KERNEL)
     left, all_of_it = found @ rows - target, target - target.mean(2, keepdim=True)
-    says_much = _size(left) <= (1 - ENOUGH) ** 0.5 * _size(all_of_it)
-    contracts = _size(_series(stencil, value)[1]) <= 0.3 * _size(value)
+    says_much = size(left) <= (1 - ENOUGH) ** 0.5 * size(all_of_it)
+    contracts = size(_series(stencil, value)[1]) <= 0.3 * size(value)
     return torch.where((says_much & contracts)[:, None, None, None, None], stencil, 0.0)
