@@ -19,6 +19,7 @@ from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
 from idensenet.training.checkpoint import Progress
 from idensenet.training.clipping import clip
+from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.events import Events
@@ -197,7 +198,8 @@ class Trainer:
         self.progress.skipped += int(self.bad)
         self.bad.zero_()
         if int(self.bad_in_a_row) >= PATIENCE:
-            raise NonFiniteError(self.diagnosis())
+            x, _ = self.batches((self.progress.step - 1) * self.config.train.accumulate)
+            raise NonFiniteError(f"{PATIENCE} steps in a row {diagnosis(self.flow, self.prepare(x), self.generator)}")
         t, done = self.config.train, self.progress.step - last
         seconds = time.monotonic() - began
         self.account()
@@ -220,35 +222,6 @@ class Trainer:
                 }
             )
         display.metrics(self.progress.step, shown)
-
-    def diagnosis(self) -> str:
-        """Which block is the first to produce something that is not a number."""
-        x, _ = self.batches((self.progress.step - 1) * self.config.train.accumulate)
-        place = "the objective"
-        for name, parameter in self.flow.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                return (
-                    f"{PATIENCE} steps in a row were skipped: the parameter {name} is not finite; resume from an earlier step."
-                )
-        found: list[str] = []
-        hooks = [
-            block.register_forward_hook(
-                lambda module, inputs, outputs, name=name: (
-                    found.append(name) if not all(bool(torch.isfinite(o).all()) for o in outputs) else None
-                )
-            )
-            for name, block in self.flow.named_blocks()
-        ]
-        try:
-            with torch.no_grad():
-                self.flow.log_prob(self.prepare(x), self.generator)
-            place = f"block {found[0]}" if found else place
-        except NonFiniteError as error:
-            place = f"the data ({error})"
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return f"{PATIENCE} steps in a row had a gradient that is not finite; the first to produce NaN or infinity is {place}."
 
     def evaluate(self, display: Display) -> float:
         """Score the averaged model on held-out data; every rank takes its share, rank 0 tells and draws."""
