@@ -6,7 +6,7 @@ import torch._inductor.config
 
 from idensenet.draws import GeneratorDraws
 from idensenet.lipschitz import Pieces, dense_block, residual_net
-from idensenet.lipschitz.block import fused
+from idensenet.lipschitz.block import one_pass
 from idensenet.logdet import RouletteLogDet
 
 QUICK = {"compile_threads": 1, "cpp.simdlen": 1}  # plain loops spare a third of the C++ compiler's time
@@ -27,7 +27,7 @@ def outcome(g, x, recompute):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compiled_steps_change_nothing_but_rounding(name):
     torch._dynamo.reset()
-    fused.cache_clear()
+    one_pass.cache_clear()
     torch.manual_seed(0)
     g = NETWORKS[name]().double()
     with torch.no_grad():

@@ -5,7 +5,7 @@ import torch
 from tiny import finite_source, image_source, losses, new_run, toy_config, toy_source
 
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.logdet import exact
+from idensenet.logdet import matrices
 from idensenet.training.display import Quiet
 from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
@@ -161,7 +161,7 @@ def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_p
     short.compile(notes)
     assert compiled_blocks(short) == [False, False]
     assert not notes.said
-    monkeypatch.setattr(exact, "compiled", lambda function: function)
+    monkeypatch.setattr(matrices, "compiled", lambda function: function)
     long = new_run(tmp_path / "long", toy_config(max_steps=5000))
     long.compile(notes)
     assert compiled_blocks(long) == [True, True]
@@ -170,7 +170,7 @@ def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_p
     def broken(function):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(exact, "compiled", broken)
+    monkeypatch.setattr(matrices, "compiled", broken)
     again = new_run(tmp_path / "again", toy_config(max_steps=5000))
     again.compile(notes)
     assert compiled_blocks(again) == [False, False]

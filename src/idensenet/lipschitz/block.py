@@ -90,9 +90,17 @@ def grow_back_from(rows: Tensor, added: Tensor, slopes: Branches) -> tuple[Tenso
 
 
 @lru_cache(maxsize=8)
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One of the elementwise steps, compiled into one pass; for all shapes at once."""
+def one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled function, made once."""
     return torch.compile(function, dynamic=True)
+
+
+def fused(function: Callable[..., Any], wanted: bool) -> Callable[..., Any]:
+    """One of the elementwise steps, compiled into one pass where that is wanted, for all shapes at once.
+
+    Inside of compiled code it is left as it is: there it is compiled with all the rest.
+    """
+    return one_pass(function) if wanted and not torch.compiler.is_compiling() else function
 
 
 class BranchMap(LinearMap):
@@ -146,9 +154,8 @@ class DenseBlockMap(BranchMap):
     def back(self, rows: Tensor) -> Tensor:
         closing, *weights = self.transposed_weights()
         rows, added = apply(rows, closing), None
-        first, then = grow_back, grow_back_from
-        if self.compiled and len(rows) == self.batch:
-            first, then = fused(first), fused(then)
+        wanted = self.compiled and len(rows) == self.batch
+        first, then = fused(grow_back, wanted), fused(grow_back_from, wanted)
         for weight, slopes in zip(weights, reversed(self.slopes), strict=False):
             rows, returned = first(rows, slopes) if added is None else then(rows, added, slopes)
             added = apply(returned, weight)
@@ -165,7 +172,7 @@ class ResidualNetMap(BranchMap):
         return rows
 
     def back(self, rows: Tensor) -> Tensor:
-        step = fused(slopes_back) if self.compiled and len(rows) == self.batch else slopes_back
+        step = fused(slopes_back, self.compiled and len(rows) == self.batch)
         for i, weight in enumerate(self.transposed_weights()):
             rows = apply(rows, weight)
             if i < len(self.slopes):

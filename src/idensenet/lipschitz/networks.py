@@ -126,7 +126,7 @@ class DenseBlock(RowNetwork):
 
     def _folded(self) -> list[Tensor]:
         """The weights of the linear maps, with the concatenation in their columns."""
-        scale, weights, run = None, [], fused(normalized) if self.compiled else normalized
+        scale, weights, run = None, [], fused(normalized, self.compiled)
         for layer, linear in zip(self.layers, self.maps(), strict=True):
             weights.append(linear.normalized_weight() if scale is None else linear.scaled_weight(scale, run))
             if isinstance(layer, DenseLayer):
@@ -171,7 +171,7 @@ class DenseBlock(RowNetwork):
         return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
-        weights, slopes, step = self._folded(), [], fused(grow) if self.compiled else grow
+        weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
         for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
             moved = apply(linear.checked(rows), weight)
             if isinstance(layer, DenseLayer):
@@ -217,7 +217,7 @@ class ResidualNet(RowNetwork):
         return super().forward(laid_out(x))
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
-        weights, slopes, bias, step = [], [], None, fused(activate) if self.compiled else activate
+        weights, slopes, bias, step = [], [], None, fused(activate, self.compiled)
         for layer in self.layers:
             if isinstance(layer, LipschitzMap):
                 weights.append(layer.normalized_weight())

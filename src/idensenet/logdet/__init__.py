@@ -2,8 +2,9 @@
 
 from idensenet.logdet.adaptive import AdaptiveLogDet
 from idensenet.logdet.base import Estimate, LogDet
-from idensenet.logdet.exact import ExactLogDet, jacobian
+from idensenet.logdet.exact import ExactLogDet
 from idensenet.logdet.krylov import KrylovLogDet
+from idensenet.logdet.matrices import jacobian
 from idensenet.logdet.roulette import Geometric, Law, Poisson, RouletteLogDet
 from idensenet.logdet.series import SeriesLogDet, series_log_det
 

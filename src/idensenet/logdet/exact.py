@@ -1,11 +1,8 @@
-"""The whole Jacobian and its determinant."""
+"""The determinant of the whole Jacobian."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,24 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
-from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.packed import Plan, packed
+from idensenet.lipschitz.packed import Plan
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
-from idensenet.logdet.base import Estimate, Linearizable, LogDet, push
-
-TOGETHER = 32  # dimensions whose unit vectors travel with the value
-Function = Callable[..., tuple[Tensor, Tensor]]
-
-
-def jacobian(J: LinearMap, x: Tensor, chunk: int = 256) -> Tensor:
-    """The matrices of J at every sample, [batch, D, D], by products with unit vectors, `chunk` at a time."""
-    batch, dims = x.shape[0], math.prod(x.shape[1:])
-    units = torch.eye(dims, dtype=x.dtype, device=x.device)
-    columns = []
-    for part in torch.split(units, chunk):
-        probes = part.view(len(part), 1, *x.shape[1:]).expand(len(part), *x.shape)
-        columns.append(J.matvec(probes).reshape(len(part), batch, dims))
-    return torch.cat(columns).permute(1, 2, 0)
+from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.matrices import Function, compiled_block, prepared, value_and_jacobian
 
 
 def log_abs_det(matrix: Tensor) -> Tensor:
@@ -56,17 +39,6 @@ def log_abs_det(matrix: Tensor) -> Tensor:
     return value
 
 
-def value_and_jacobian(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
-    """g(x) and its Jacobians: tensor arithmetic only, so it can be compiled, given norms that are up to date."""
-    dims = math.prod(x.shape[1:])
-    if dims > TOGETHER:
-        gx, J = g.linearize(x)
-        return gx, jacobian(J, x)
-    units = torch.eye(dims, dtype=x.dtype, device=x.device).view(dims, 1, *x.shape[1:]).expand(dims, *x.shape)
-    gx, columns, _ = push(g, x, units)
-    return gx, columns.reshape(dims, len(x), dims).permute(1, 2, 0)
-
-
 def exact_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
     """g(x) and the log-determinant, with no block but this one in view."""
     gx, matrix = value_and_jacobian(x, g)
@@ -79,35 +51,12 @@ def packed_log_det(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
     return gx, log_abs_det(matrix)
 
 
-LEAN: dict[str, Any] = {"cpp_wrapper": True, "size_asserts": False, "alignment_asserts": False}  # small blocks feel every call
-
-
-@lru_cache(maxsize=4)
-def compiled(function: Function) -> Function:
-    """Compiled once for all blocks of one shape. After several models in one process it falls back to eager code."""
-    return torch.compile(function, dynamic=False, options=LEAN)
-
-
-@lru_cache(maxsize=16)
-def compiled_for(plan: Plan, function: Function) -> Function:
-    """The same for blocks that were prepared together: only tensors can differ, so only they are looked at in every call."""
-    options = {**LEAN, "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
-
-    def run(x: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        return function(x, plan, row)
-
-    return torch.compile(run, dynamic=False, options=options)
-
-
-def _compiled_log_det(g: Linearizable, x: Tensor, pack: tuple[Plan, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """slogdet stays outside of compiled code: its gradient is wrong there (torch 2.13, on a CPU)."""
-    plane = x.shape[1:] == (2,)
-    if pack is None:
-        gx, found = compiled(exact_log_det if plane else value_and_jacobian)(x, g)
-    else:
-        plan, row = pack
-        gx, found = compiled_for(plan, packed_log_det if plane else packed_value_and_jacobian)(x, row)
-    return gx, found if plane else log_abs_det(found)
+def compiled_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
+    """The same compiled. slogdet stays outside: its gradient is wrong there (torch 2.13, on a CPU)."""
+    if x.shape[1:] == (2,):
+        return compiled_block(x, g, alone=exact_log_det, together=packed_log_det)
+    gx, matrix = compiled_block(x, g)
+    return gx, log_abs_det(matrix)
 
 
 class ExactLogDet(LogDet):
@@ -128,13 +77,13 @@ class ExactLogDet(LogDet):
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         recorded = torch.is_grad_enabled()
-        compiling = self.compiled and recorded and not recompute
-        pack = packed(g, x, compiled if compiling else None) if x.shape[1:].numel() <= TOGETHER else None
+        if self.compiled and recorded and not recompute:
+            gx, value = compiled_log_det(x, g)
+            return gx, Estimate(value)
+        pack = prepared(x, g)
         whole: Function = partial(exact_log_det, g=g) if pack is None else partial(packed_log_det, plan=pack[0], row=pack[1])
         if recompute and recorded:
             gx, value = checkpoint(whole, x, use_reentrant=False, preserve_rng_state=False)
-        elif not compiling:
-            gx, value = whole(x)
         else:
-            gx, value = _compiled_log_det(g, x, pack)
+            gx, value = whole(x)
         return gx, Estimate(value)

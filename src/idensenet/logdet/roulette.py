@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,8 +11,7 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.logdet.base import Estimate, Linearizable, LogDet
-from idensenet.logdet.gradient import neumann
-from idensenet.logdet.series import Probe, checked_counts, draw_probes, over_probes, weighted_series
+from idensenet.logdet.series import Probe, checked_counts, draw_probes, over_probes, weighted_log_det
 
 
 class Law(ABC):
@@ -93,5 +91,5 @@ class RouletteLogDet(LogDet):
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         probe = draw_probes(draws, x, self.probes, self.probe)
         weights = self.draw_weights(draws, x)
-        gx, values = neumann(g, x, probe, partial(weighted_series, weights), recompute)
+        gx, values = weighted_log_det(g, x, probe, weights, recompute)
         return gx, over_probes(values)

@@ -11,8 +11,11 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.lipschitz.packed import Plan
+from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
 from idensenet.logdet.base import Estimate, Linearizable, LogDet
-from idensenet.logdet.gradient import dot, neumann
+from idensenet.logdet.gradient import attach, dot, neumann
+from idensenet.logdet.matrices import Jacobians, compiled_block, value_and_jacobian
 
 Probe = Literal["rademacher", "gaussian"]
 
@@ -41,6 +44,41 @@ def weighted_series(weights: Tensor, J: LinearMap, probe: Tensor, product: Tenso
             power = next_power(J, power)
         sign = -sign
     return value, u
+
+
+def _matrix_series(matrix: Tensor, probe: Tensor, weights: Tensor) -> Tensor:
+    """The same from whole Jacobians [batch, D, D]: values with their gradient."""
+    J = Jacobians(matrix)
+    product = J.matvec(probe)
+    with torch.no_grad():
+        value, u = weighted_series(weights, J, probe, product)
+    return attach(value, dot(u, product))
+
+
+def _alone(x: Tensor, g: Linearizable, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    gx, matrix = value_and_jacobian(x, g)
+    return gx, _matrix_series(matrix, probe, weights)
+
+
+def _together(x: Tensor, plan: Plan, row: Tensor, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    gx, matrix = packed_value_and_jacobian(x, plan, row)
+    return gx, _matrix_series(matrix, probe, weights)
+
+
+FEW = 4  # dimensions up to which a compiled block takes its whole Jacobian
+EIGHT = 8  # and weights are padded to a multiple of this, so that few lengths are compiled
+
+
+def weighted_log_det(
+    g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: bool = False
+) -> tuple[Tensor, Tensor]:
+    """g(x) and the weighted series, [probes, batch]. A compiled block on a few dimensions is one function, series and all."""
+    few = x.ndim == 2 and x.shape[1] <= FEW
+    if few and getattr(g, "compiled", False) and torch.is_grad_enabled() and not recompute:
+        missing = -len(weights) % EIGHT
+        weights = torch.cat([weights, weights.new_zeros(missing, *weights.shape[1:])])
+        return compiled_block(x, g, probe, weights, alone=_alone, together=_together)
+    return neumann(g, x, probe, partial(weighted_series, weights), recompute)
 
 
 def over_probes(values: Tensor) -> Estimate:
@@ -77,5 +115,5 @@ class SeriesLogDet(LogDet):
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         probe = draw_probes(draws, x, self.probes, self.probe)
         weights = torch.ones(self.terms, 1, device=x.device)
-        gx, values = neumann(g, x, probe, partial(weighted_series, weights), recompute)
+        gx, values = weighted_log_det(g, x, probe, weights, recompute)
         return gx, over_probes(values)
