@@ -63,6 +63,12 @@ class ModelConfig:
     """Of residual or coupling ones."""
     factor_out: bool = False
     """Half of the channels are done after each scale."""
+    context: int = 0
+    """Numbers that a conditional model is given with each sample; vectors only."""
+    context_width: int = 64
+    """Hidden units of the networks that read the context."""
+    context_features: int = 16
+    """Numbers they hand to each block."""
     classes: int | None = None
     """A hybrid model's classes."""
     head_width: int = 256

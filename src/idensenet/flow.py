@@ -42,6 +42,9 @@ class Flow(nn.Module):
     Without `levels`, x is a float tensor of shape [batch, *shape]. With `levels`, x holds integers (uint8) from 0 to
     levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on.
 
+    With `context`, it is a density p(x | c) for each vector c of so many numbers, and everything that looks at data takes a
+    `context` with it: [batch, context], or one vector for all.
+
     Out of training, everything is a function of the data: all noise comes from (`seed`, content of the sample, block).
     In training it comes from a generator.
     """
@@ -57,12 +60,15 @@ class Flow(nn.Module):
         latent_shape: Sequence[int] | None = None,
         preprocess: Bijection | None = None,
         levels: int | None = None,
+        context: int = 0,
     ) -> None:
         super().__init__()
         self.body, self.preprocess = body, preprocess or Chain([])
         self.shape, self.latent_shape = tuple(shape), tuple(latent_shape or shape)
         self.levels = levels
         self.dims = math.prod(self.shape)
+        self.context = context
+        self.context_scale = Affine(torch.zeros(context), torch.ones(context)) if context else None
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # knows device and dtype
 
     # What goes in
@@ -126,6 +132,22 @@ class Flow(nn.Module):
                 f"Dequantised pixels must lie in [0, {self.levels}], not in [{low:.4g}, {high:.4g}]; rescale them."
             )
 
+    def _given(self, context: Tensor | None, n: int) -> dict[str, Tensor]:
+        """The context in the units of the model, for those parts that take one."""
+        if self.context_scale is None:
+            if context is not None:
+                raise OptionError("This flow takes no context; build it with context=N, or leave the context out.")
+            return {}
+        if context is None:
+            raise OptionError(f"This flow is conditional: give it a context of {self.context} numbers for each sample.")
+        if isinstance(context, Tensor) and context.ndim == 1:
+            context = context[None]
+        self._check(context, (self.context,), "context")
+        self._check_float(context, "context")
+        if len(context) not in (1, n):
+            raise ShapeError(f"There are {n} samples but {len(context)} contexts; give one for each, or one for all.")
+        return {"context": self.context_scale.encode(context).expand(n, -1)}
+
     def _draws(self, x: Tensor, generator: torch.Generator | None) -> Draws:
         if generator is not None or self.training:
             return GeneratorDraws(generator)
@@ -138,23 +160,27 @@ class Flow(nn.Module):
 
     # The flow
 
-    def initialize(self, batch: Tensor) -> None:
+    def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
         """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
         self._check_data(batch, False)
         with torch.no_grad(), fresh_norms(self):
-            self._initialize_body(self.preprocess.encode(self.dequantize(batch)))
+            self._initialize_body(self.preprocess.encode(self.dequantize(batch)), **self._given(context, len(batch)))
 
-    def standardize(self, data: Tensor) -> None:
-        """Take mean and deviation per dimension from data: for a model whose preprocessing is to standardise."""
+    def standardize(self, data: Tensor, context: Tensor | None = None) -> None:
+        """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise."""
         self._check_data(data, False)
+        if self.context_scale is not None:
+            self._given(context, len(data))
+            assert context is not None
+            self.context_scale.fit(context)
         for part in self.preprocess.modules():
             if isinstance(part, Affine) and part.loc.shape == self.shape:
                 part.fit(data)
                 return
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize'.")
 
-    def _initialize_body(self, x: Tensor) -> None:
-        self.body.initialize(x)
+    def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
+        self.body.initialize(x, **given)
 
     def _prepare(self, x: Tensor, generator: torch.Generator | None, dequantized: bool) -> tuple[Tensor, Tensor, Draws]:
         """The input of the body, the log-determinant so far, and the noise for the body."""
@@ -165,24 +191,34 @@ class Flow(nn.Module):
         x, log_det = self.preprocess(x)
         return x, log_det, draws.fold(1)
 
-    def _encode(self, x: Tensor, generator: torch.Generator | None, dequantized: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _encode(
+        self, x: Tensor, generator: torch.Generator | None, dequantized: bool, context: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """z, the log-determinant of the preprocessing, and that of the body."""
         with fresh_norms(self):
             x, before, draws = self._prepare(x, generator, dequantized)
-            z, after = self.body(x, draws)
+            z, after = self.body(x, draws, **self._given(context, len(x)))
         return z, before, after
 
-    def forward(self, x: Tensor, generator: torch.Generator | None = None, dequantized: bool = False) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        dequantized: bool = False,
+        context: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
-        z, before, after = self._encode(x, generator, dequantized)
+        z, before, after = self._encode(x, generator, dequantized, context)
         return z, before + after
 
-    def inverse(self, z: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def inverse(
+        self, z: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map."""
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
         with fresh_norms(self):
-            x, after = self.body.inverse(z, self._draws(z, generator).fold(1))
+            x, after = self.body.inverse(z, self._draws(z, generator).fold(1), **self._given(context, len(z)))
             x, before = self.preprocess.inverse(x)
         return x, before + after
 
@@ -190,20 +226,28 @@ class Flow(nn.Module):
         """log N(z; 0, I), per sample."""
         return -0.5 * (z.flatten(1).square().sum(1) + self.dims * math.log(2 * math.pi))
 
-    def log_prob(self, x: Tensor, generator: torch.Generator | None = None, dequantized: bool = False) -> Tensor:
+    def log_prob(
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        dequantized: bool = False,
+        context: Tensor | None = None,
+    ) -> Tensor:
         """log p(x) per sample in nats, in data space, every term counted."""
-        z, before, after = self._encode(x, generator, dequantized)
+        z, before, after = self._encode(x, generator, dequantized, context)
         return self.base_log_prob(z) + before + after
 
-    def log_prob_terms(self, x: Tensor, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def log_prob_terms(
+        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
-        z, before, after = self._encode(x, generator, False)
+        z, before, after = self._encode(x, generator, False, context)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
         return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
 
-    def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
         """-log p(x) / (D ln 2), per sample."""
-        return bits_per_dim(self.log_prob(x, generator), self.dims)
+        return bits_per_dim(self.log_prob(x, generator, context=context), self.dims)
 
     # Samples
 
@@ -214,17 +258,25 @@ class Flow(nn.Module):
         return z * temperature
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        temperature: float = 1.0,
+        context: Tensor | None = None,
+    ) -> Tensor:
         """n draws from the model: uint8 levels if it has any, otherwise floats."""
         z = self._latent(n, generator, temperature)
         with fresh_norms(self):
-            x = self.preprocess.decode(self.body.decode(z))
+            x = self.preprocess.decode(self.body.decode(z, **self._given(context, n)))
         return x if self.levels is None else quantize(x, self.levels)
 
-    def sample_and_log_prob(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample_and_log_prob(
+        self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """n draws as floats (levels plus noise, for images), differentiable, and their log-densities."""
         z = self._latent(n, generator, 1.0)
-        x, log_det = self.inverse(z, generator if self.training else None)
+        x, log_det = self.inverse(z, generator if self.training else None, context)
         return x, self.base_log_prob(z) - log_det
 
     # Guarantees

@@ -67,7 +67,7 @@ class HybridFlow(Flow):
         assert isinstance(self.body, Chain)
         return self.body
 
-    def _initialize_body(self, x: Tensor) -> None:
+    def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
         for i, scale in enumerate(self.scales):
             x = scale.initialize(x)
             if self.classifier.wants(i):

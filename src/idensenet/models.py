@@ -13,6 +13,7 @@ from idensenet.bijections import (
     Affine,
     Bijection,
     Chain,
+    ConditionalAffine,
     Coupling,
     Flatten,
     Invert,
@@ -30,6 +31,7 @@ from idensenet.errors import OptionError, ShapeError, nearest
 from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow
 from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
+from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
 from idensenet.lipschitz.norms import checked_norm
 from idensenet.logdet import (
     AdaptiveLogDet,
@@ -94,7 +96,7 @@ class Builder:
         if len(self.growths) != len(m.blocks):
             raise OptionError(f"growth={m.growth} must be one number, or one for each of the {len(m.blocks)} scales.")
 
-    def _residual(self, g: Network) -> ResidualBlock:
+    def _residual(self, g: Network | ConditionalNetwork) -> ResidualBlock:
         logdet = self.config.logdet
         return ResidualBlock(
             g,
@@ -104,9 +106,21 @@ class Builder:
             logdet.recompute,
         )
 
-    def _network(self, shape: Sequence[int], image: bool, growth: int) -> Network:
+    def _conditional_network(self, dims: int, growth: int) -> ConditionalNetwork:
+        m = self.model
+        shape = [dims + m.context_features]
+        if m.block == "dense":
+            inner: Network = dense_block(shape, m.depth, growth, self.pieces, outputs=dims)
+        else:
+            widths = [m.width] * m.depth
+            inner = residual_net(shape, widths, [1] * (m.depth + 1), self.pieces, small_last=True, outputs=dims)
+        return ConditionalNetwork(inner, embedding(m.context, m.context_width, m.context_features), dims, m.context_features)
+
+    def _network(self, shape: Sequence[int], image: bool, growth: int) -> Network | ConditionalNetwork:
         m, c = self.model, shape[0]
         activate = self.built > 0 or not image
+        if m.context:
+            return self._conditional_network(c, growth)
         if m.block == "dense":
             return dense_block(shape, m.depth, growth, self.pieces)
         if m.block == "extended":
@@ -130,6 +144,8 @@ class Builder:
         """One block of a scale, and the ActNorms that stand around it."""
         m = self.model
         parts: list[Bijection] = [ActNorm(shape[0])] if m.actnorm and self.built == 0 else []
+        if m.context and self.built == 0:
+            parts.append(ConditionalAffine(shape[0], m.context, m.context_width))
         if m.block in ("coupling", "glow"):
             if m.block == "glow":
                 parts.append(InvertibleConv1x1(shape[0]))
@@ -213,9 +229,13 @@ class Builder:
             raise ShapeError(
                 f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."
             )
+        if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.classes or m.levels):
+            raise OptionError(
+                "A conditional model (context) needs vectors, dense or residual blocks, and neither classes nor levels."
+            )
         body, shapes = self.body()
         if m.classes is None:
-            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels)
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
         if m.factor_out or m.levels is None or len(m.shape) != 3:
             raise OptionError("A hybrid model (classes) needs images with levels, and factor_out=False.")
         scales = len(m.blocks)

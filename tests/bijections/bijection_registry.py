@@ -11,6 +11,7 @@ from idensenet.bijections import (
     Affine,
     Bijection,
     Chain,
+    ConditionalAffine,
     Coupling,
     Flatten,
     Invert,
@@ -24,6 +25,7 @@ from idensenet.bijections import (
     coupling_net,
 )
 from idensenet.lipschitz import LipschitzMap, Pieces, dense_block, residual_net
+from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
 from idensenet.solve import Newton, Picard
 
 
@@ -57,6 +59,41 @@ def dense(shape: tuple[int, ...], pieces: Pieces | None = None, **options) -> Re
 def residual(shape: tuple[int, ...], pieces: Pieces | None = None, activate_first: bool = True) -> ResidualBlock:
     kernels = [1, 1, 1] if len(shape) == 1 else [3, 1, 3]
     return ResidualBlock(residual_net(shape, [6, 6], kernels, pieces or Pieces("lipswish"), activate_first))
+
+
+class AtContext(Bijection):
+    """A conditional bijection at one context: a bijection like any other."""
+
+    def __init__(self, inner: Bijection) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("c", torch.tensor([[0.4, -1.3]]))
+
+    def at(self, x: Tensor) -> Tensor:
+        return self.c.expand(len(x), -1)
+
+    def forward(self, x, draws=None):
+        return self.inner(x, draws, context=self.at(x))
+
+    def inverse(self, y, draws=None):
+        return self.inner.inverse(y, draws, context=self.at(y))
+
+    def encode(self, x):
+        return self.inner.encode(x, context=self.at(x))
+
+    def decode(self, y):
+        return self.inner.decode(y, context=self.at(y))
+
+    def initialize(self, x):
+        return self.inner.initialize(x, context=self.at(x))
+
+    def bi_lipschitz(self, norms):
+        return self.inner.bi_lipschitz(norms)
+
+
+def conditional(dims: int) -> ResidualBlock:
+    inner = dense_block([dims + 3], 2, 4, Pieces(), outputs=dims)
+    return ResidualBlock(ConditionalNetwork(inner, embedding(2, 5, 3), dims, 3))
 
 
 def inner_flow() -> Chain:
@@ -122,6 +159,12 @@ CASES = {
     "coupling, checkerboard": Case(lambda: Coupling(coupling_net([2, 3, 4], 6), checkerboard_mask([2, 3, 4], True)), (2, 3, 4)),
     "1x1 convolution": Case(lambda: InvertibleConv1x1(3), (3, 2, 4), tight=True),
     "1x1 convolution, vectors": Case(lambda: InvertibleConv1x1(4), (4,), tight=True),
+    "conditional affine": Case(lambda: AtContext(ConditionalAffine(3, 2, 5)), (3,)),
+    "conditional block": Case(lambda: AtContext(conditional(4)), (4,)),
+    "conditional chain": Case(
+        lambda: AtContext(Chain([ActNorm(3), ConditionalAffine(3, 2, 5), Chain([conditional(3), ActNorm(3)])])), (3,)
+    ),
+    "inverted conditional block": Case(lambda: AtContext(Chain([Invert(conditional(3))])), (3,)),
     "empty chain": Case(lambda: Chain([]), (3,), tight=True),
     "chain": Case(
         lambda: Chain([Logit(), ActNorm(2), dense((2, 2, 4)), Squeeze(), InvertibleConv1x1(8)]), (2, 2, 4), unit=True

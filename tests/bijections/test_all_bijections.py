@@ -169,7 +169,7 @@ class ForgotGradient(ResidualBlock):
 
 
 class ForgotImplicitGradient(ResidualBlock):
-    def decode(self, y):
+    def decode(self, y, context=None):
         return self.solve(y).value + (y - y.detach())
 
 

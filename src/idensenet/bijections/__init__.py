@@ -3,6 +3,7 @@
 from idensenet.bijections.actnorm import ActNorm
 from idensenet.bijections.base import Bijection
 from idensenet.bijections.chain import Chain, Invert
+from idensenet.bijections.conditional import ConditionalAffine
 from idensenet.bijections.conv1x1 import InvertibleConv1x1
 from idensenet.bijections.coupling import Coupling, channel_mask, checkerboard_mask, coupling_net
 from idensenet.bijections.elementwise import Affine, Logit
@@ -15,6 +16,7 @@ __all__ = [
     "Affine",
     "Bijection",
     "Chain",
+    "ConditionalAffine",
     "Coupling",
     "Flatten",
     "Invert",

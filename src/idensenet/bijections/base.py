@@ -13,7 +13,14 @@ from idensenet.lipschitz.certificate import OperatorNorms
 
 
 class Bijection(nn.Module, ABC):
-    """An invertible map of [batch, *event]. Value and log-determinant travel together, both ways."""
+    """An invertible map of [batch, *event]. Value and log-determinant travel together, both ways.
+
+    Where `conditional` is true, every method takes a `context` as well, [batch, features]: it is a bijection for each.
+    """
+
+    @property
+    def conditional(self) -> bool:
+        return False
 
     @abstractmethod
     def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,11 @@ from idensenet.draws import Draws
 from idensenet.lipschitz.certificate import OperatorNorms
 
 
+def given(part: Bijection, context: Tensor | None) -> dict[str, Tensor | None]:
+    """The context, for a part that takes one."""
+    return {"context": context} if context is not None and part.conditional else {}
+
+
 class Chain(Bijection):
     """The parts in order; their log-determinants add up."""
 
@@ -24,33 +29,37 @@ class Chain(Bijection):
     def __len__(self) -> int:
         return len(self.parts)
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    @property
+    def conditional(self) -> bool:
+        return any(part.conditional for part in self)
+
+    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = no_log_det(x)
         for i, part in enumerate(self):
-            x, log_det = part(x, draws.fold(i) if draws else None)
+            x, log_det = part(x, draws.fold(i) if draws else None, **given(part, context))
             total = total + log_det
         return x, total
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = no_log_det(y)
-        for i in reversed(range(len(self))):
-            y, log_det = self.parts[i].inverse(y, draws.fold(i) if draws else None)  # type: ignore[operator]
+        for i, part in reversed(list(enumerate(self))):
+            y, log_det = part.inverse(y, draws.fold(i) if draws else None, **given(part, context))
             total = total + log_det
         return y, total
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         for part in self:
-            x = part.encode(x)
+            x = part.encode(x, **given(part, context))
         return x
 
-    def decode(self, y: Tensor) -> Tensor:
+    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
         for part in reversed(list(self)):
-            y = part.decode(y)
+            y = part.decode(y, **given(part, context))
         return y
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         for part in self:
-            x = part.initialize(x)
+            x = part.initialize(x, **given(part, context))
         return x
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
@@ -68,18 +77,25 @@ class Invert(Bijection):
         super().__init__()
         self.inner = inner
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
-        return self.inner.inverse(x, draws)
+    @property
+    def conditional(self) -> bool:
+        return self.inner.conditional
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
-        value, log_det = self.inner(y, draws)
+    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.inner.inverse(x, draws, **given(self.inner, context))
+
+    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        value, log_det = self.inner(y, draws, **given(self.inner, context))
         return value, log_det
 
-    def encode(self, x: Tensor) -> Tensor:
-        return self.inner.decode(x)
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.inner.decode(x, **given(self.inner, context))
 
-    def decode(self, y: Tensor) -> Tensor:
-        return self.inner.encode(y)
+    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.inner.encode(y, **given(self.inner, context))
+
+    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.encode(x, context)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.inner.bi_lipschitz(norms)

@@ -8,6 +8,7 @@ from torch import Tensor
 from idensenet.bijections.base import Bijection
 from idensenet.draws import Draws, default_draws
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.lipschitz.conditional import ConditionalNetwork, Given
 from idensenet.lipschitz.linear import fresh_norms
 from idensenet.lipschitz.networks import Network
 from idensenet.logdet import Estimate, ExactLogDet, LogDet
@@ -16,7 +17,7 @@ from idensenet.solve.implicit import with_implicit_gradient
 
 
 class ResidualBlock(Bijection):
-    """F(x) = x + g(x). `log_det` is used in training, `eval_log_det` (the same by default) otherwise.
+    """F(x) = x + g(x), or x + g(x, context). `log_det` is used in training, `eval_log_det` (the same by default) otherwise.
 
     >>> from idensenet.lipschitz import Pieces, dense_block
     >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces()))
@@ -28,7 +29,7 @@ class ResidualBlock(Bijection):
 
     def __init__(
         self,
-        g: Network,
+        g: Network | ConditionalNetwork,
         log_det: LogDet | None = None,
         eval_log_det: LogDet | None = None,
         solver: Solver | None = None,
@@ -41,42 +42,53 @@ class ResidualBlock(Bijection):
         self.solver = solver or Anderson()
         self.recompute = recompute
 
-    def estimate(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Estimate]:
+    @property
+    def conditional(self) -> bool:
+        return isinstance(self.g, ConditionalNetwork)
+
+    def _at(self, context: Tensor | None) -> Network | Given:
+        return self.g.given(context) if isinstance(self.g, ConditionalNetwork) else self.g
+
+    def estimate(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Estimate]:
         """F(x) and the estimate of its log-determinant, with a standard error where there is one."""
         method = self.log_det if self.training else self.eval_log_det
         with fresh_norms(self):
-            gx, estimate = method(self.g, x, draws or default_draws(x, self.training), self.recompute)
+            gx, estimate = method(self._at(context), x, draws or default_draws(x, self.training), self.recompute)
         return x + gx, estimate
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
-        y, estimate = self.estimate(x, draws)
+    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, estimate = self.estimate(x, draws, context)
         return y, estimate.value
 
-    def solve(self, y: Tensor) -> Solution:
+    def solve(self, y: Tensor, context: Tensor | None = None) -> Solution:
         """The inverse as the solver found it, converged or not; no gradient."""
         with fresh_norms(self):
-            return solve(self.g, y, self.solver)
+            return solve(self._at(context), y, self.solver)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         with fresh_norms(self):
-            x = self.decode(y)
-            _, log_det = self(x, draws)
+            x = self.decode(y, context)
+            _, log_det = self(x, draws, context)
         return x, -log_det
 
-    def encode(self, x: Tensor) -> Tensor:
-        gx: Tensor = self.g(x)
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        gx: Tensor = self._at(context)(x)
         return x + gx
 
-    def decode(self, y: Tensor) -> Tensor:
+    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.encode(x, context)
+
+    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
+        g = self._at(context)
         with fresh_norms(self):
-            solution = self.solve(y)
+            solution = self.solve(y, context)
             solution.raise_unless_converged()
-            if torch.is_grad_enabled() and (y.requires_grad or any(p.requires_grad for p in self.g.parameters())):
-                return with_implicit_gradient(self.g, self.solver, solution.value, y)
+            if torch.is_grad_enabled() and (y.requires_grad or any(p.requires_grad for p in g.parameters())):
+                return with_implicit_gradient(g, self.solver, solution.value, y)
         return solution.value
 
     def lipschitz(self, norms: OperatorNorms) -> float:
-        """A guaranteed bound on Lip(g)."""
+        """A guaranteed bound on Lip(g), for every context."""
         return self.g.lipschitz(norms)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:

@@ -102,7 +102,7 @@ class RowNetwork(Network):
             with fresh_norms(self):
                 rows, J = self._push(rows, n)
         value, tangent = torch.split(rows, [n, len(rows) - n])
-        return value, tangent.view(v.shape), J
+        return value, tangent.view(*v.shape[:2], *tangent.shape[1:]), J
 
 
 def _biased_values(rows: Tensor, bias: Tensor, n: int) -> Tensor:
@@ -265,9 +265,17 @@ class Pieces:
 
 
 def dense_block(
-    shape: Sequence[int], depth: int, growth: int, pieces: Pieces, first: int | None = None, kernel: int = 3
+    shape: Sequence[int],
+    depth: int,
+    growth: int,
+    pieces: Pieces,
+    first: int | None = None,
+    kernel: int = 3,
+    outputs: int | None = None,
 ) -> DenseBlock:
     """`depth` dense layers of `growth` and a closing map, behind a linear map to `first` numbers if that is given.
+
+    It closes to as many channels as came in, or to `outputs`.
 
     >>> sum(p.numel() for p in dense_block([2], 3, 16, Pieces("lipswish", 0.9)).parameters())
     1023
@@ -284,7 +292,7 @@ def dense_block(
         linear = pieces.linear(shape, width, filters, kernel)
         layers.append(DenseLayer(linear, pieces.act(), pieces.learnable, pieces.lip))
         width += growth
-    layers.append(pieces.linear(shape, width, shape[0]))
+    layers.append(pieces.linear(shape, width, outputs or shape[0]))
     return DenseBlock(layers)
 
 
@@ -295,11 +303,12 @@ def residual_net(
     pieces: Pieces,
     activate_first: bool = True,
     small_last: bool = False,
+    outputs: int | None = None,
 ) -> ResidualNet:
-    """Linear maps to each of `widths` and back, an activation before each of them but perhaps the first."""
+    """Linear maps to each of `widths` and back (or to `outputs`), an activation before each of them but perhaps the first."""
     layers: list[LipschitzMap | Activation | DenseLayer] = []
     width = shape[0]
-    for i, (target, kernel) in enumerate(zip([*widths, shape[0]], kernels, strict=True)):
+    for i, (target, kernel) in enumerate(zip([*widths, outputs or shape[0]], kernels, strict=True)):
         if i or activate_first:
             act = pieces.act()
             if i == 0:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idensenet.lipschitz.conditional import Given
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.scope import norms_settled
 from idensenet.logdet.base import Linearizable, push
@@ -80,7 +81,7 @@ class _Recomputed(torch.autograd.Function):
 def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: bool = False) -> tuple[Tensor, Tensor]:
     """g(x), and per probe and sample the value of `series` with its gradient."""
     if recompute and torch.is_grad_enabled():
-        parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module) else []
+        parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module | Given) else []
         gx, value = _Recomputed.apply(g, series, x, probe, *parameters)  # type: ignore[no-untyped-call]
         return gx, value
     gx, product, J = push(g, x, probe)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idensenet.lipschitz.conditional import Given
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.networks import Network
 from idensenet.lipschitz.scope import norms_settled
@@ -32,7 +33,7 @@ class _Transposed(PerSample):
 
 class _ImplicitInverse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, g: Network, solver: Solver, x: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, g: Network | Given, solver: Solver, x: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         ctx.g, ctx.solver = g, solver
         ctx.save_for_backward(x, *parameters)
         return x.clone()
@@ -56,7 +57,7 @@ class _ImplicitInverse(torch.autograd.Function):
         return None, None, None, w, *found
 
 
-def with_implicit_gradient(g: Network, solver: Solver, x: Tensor, y: Tensor) -> Tensor:
+def with_implicit_gradient(g: Network | Given, solver: Solver, x: Tensor, y: Tensor) -> Tensor:
     """x = F^(-1)(y), found without a graph, as a differentiable function of y and of the parameters of g."""
     parameters = [p for p in g.parameters() if p.requires_grad]
     inverse: Tensor = _ImplicitInverse.apply(g, solver, x, y, *parameters)  # type: ignore[no-untyped-call]

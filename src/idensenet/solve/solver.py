@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,13 +16,12 @@ from idensenet.solve.solution import Solution, Status
 Function = Callable[[Tensor], Tensor]
 
 
-class PerSample(ABC):
+@runtime_checkable
+class PerSample(Protocol):
     """A function that differs from sample to sample, so that it must know which of them are still running."""
 
-    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor: ...
 
-    @abstractmethod
     def take(self, index: Tensor) -> PerSample: ...
 
 
