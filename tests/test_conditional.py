@@ -8,6 +8,7 @@ import torch
 from torch.func import jacrev, vmap
 
 import idensenet as idn
+from idensenet.bijections import Chain, Invert
 from idensenet.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from idensenet.solve import Anderson, Newton, Picard
 
@@ -195,3 +196,16 @@ def test_a_flow_without_context_takes_none():
         made.log_prob(torch.zeros(1, 2).double(), context=torch.zeros(1, 1).double())
     with pytest.raises(match="needs vectors"):
         idn.build("digits-idensenet", context=2)
+
+
+def test_a_conditional_block_backwards_takes_the_context_too():
+    made, (x, c) = flow(), data()
+    block = made.named_blocks()[0][1]
+    backwards = Chain([Invert(block)])
+    assert backwards.conditional
+    backwards.initialize(x, c)
+    y, log_det = backwards(x, None, c)
+    for found, right in zip((y, log_det), block.inverse(x, None, c), strict=True):
+        torch.testing.assert_close(found, right, rtol=0, atol=1e-10)
+    torch.testing.assert_close(backwards.inverse(y, None, c)[0], x, rtol=0, atol=1e-10)
+    torch.testing.assert_close(backwards.decode(backwards.encode(x, c), c), x, rtol=0, atol=1e-10)

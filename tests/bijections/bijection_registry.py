@@ -164,7 +164,7 @@ CASES = {
     "conditional chain": Case(
         lambda: AtContext(Chain([ActNorm(3), ConditionalAffine(3, 2, 5), Chain([conditional(3), ActNorm(3)])])), (3,)
     ),
-    "inverted conditional block": Case(lambda: AtContext(Chain([Invert(conditional(3))])), (3,)),
+    "inverted conditional block": Case(lambda: Invert(AtContext(conditional(3))), (3,)),
     "empty chain": Case(lambda: Chain([]), (3,), tight=True),
     "chain": Case(
         lambda: Chain([Logit(), ActNorm(2), dense((2, 2, 4)), Squeeze(), InvertibleConv1x1(8)]), (2, 2, 4), unit=True
