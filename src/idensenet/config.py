@@ -22,7 +22,7 @@ class ModelConfig:
     levels: int | None = None
     """How many integer levels a pixel has; none for continuous data."""
     preprocess: str = "none"
-    """None, logit (images), normalize (hybrid models) or standardize (tables)."""
+    """None, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
     alpha: float = 0.05
     """Of the logit."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)

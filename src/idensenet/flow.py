@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split
+from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split, Whiten
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
@@ -34,6 +34,11 @@ def _scales(body: Bijection) -> list[Bijection]:
     if parts and isinstance(parts[-1], Split):
         return [*parts[:-1], *_scales(parts[-1].rest)]
     return parts
+
+
+def _leaves(body: Bijection) -> list[Bijection]:
+    """The parts of chains in chains, in order."""
+    return [leaf for part in body for leaf in _leaves(part)] if isinstance(body, Chain) else [body]
 
 
 class Flow(nn.Module):
@@ -174,10 +179,10 @@ class Flow(nn.Module):
             assert context is not None
             self.context_scale.fit(context)
         for part in self.preprocess.modules():
-            if isinstance(part, Affine) and part.loc.shape == self.shape:
+            if isinstance(part, Affine | Whiten) and part.loc.shape == self.shape:
                 part.fit(data)
                 return
-        raise OptionError("This flow does not standardise its data; build it with preprocess='standardize'.")
+        raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
 
     def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
         self.body.initialize(x, **given)
@@ -316,6 +321,32 @@ class Flow(nn.Module):
             )
             lower, upper = self.body.bi_lipschitz(norms)
         return Certificate(norms.norm, rows, lower, upper)
+
+    @torch.no_grad()
+    def inverse_error(self, z: Tensor, context: Tensor | None = None) -> Tensor:
+        """How far the computed inverse of each z can be from the true one, in the certificate's norm, after the preprocessing.
+
+        The bound follows from the residuals of the solvers and the certificate; the rounding of closed forms is not in it.
+        """
+        self._check(z, self.latent_shape, "z")
+        blocks = self.named_blocks()
+        if len(blocks) != sum(isinstance(part, ResidualBlock) for part in _leaves(self.body)):
+            raise OptionError("The error of the inverse is bounded for chains of blocks, not for blocks inside of other parts.")
+        norms = OperatorNorms(blocks[0][1].g.norm if blocks else 2.0)
+        wide = self.dims**0.5 if norms.norm == 1 else 1.0  # of a Euclidean residual in that norm
+        bound = torch.zeros(len(z), dtype=z.dtype, device=z.device)
+        with fresh_norms(self):
+            context_given = self._given(context, len(z))
+            for part in reversed(_leaves(self.body)):
+                given = context_given if part.conditional else {}
+                bound = bound / part.bi_lipschitz(norms)[0]
+                if isinstance(part, ResidualBlock):
+                    solution = part.solve(z, **given)
+                    bound = bound + wide * solution.error_bound(part.lipschitz(norms))
+                    z = solution.value
+                else:
+                    z = part.decode(z, **given)
+        return bound
 
     # The concatenation
 

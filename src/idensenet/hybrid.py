@@ -20,25 +20,47 @@ class Head(nn.Module):
         self.conv = nn.Conv2d(channels, width, 3, padding=1)
         self.norm = ActNorm(width)
 
+    @property
+    def width(self) -> int:
+        return self.conv.out_channels
+
+    def initialize(self, x: Tensor) -> None:
+        self.norm.initialize(self.conv(x))
+
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.norm(self.conv(x))[0]).mean((2, 3))
+
+
+class VectorHead(nn.Module):
+    """A linear map and a ReLU beside the vector itself: [dims] -> [dims + hidden]."""
+
+    def __init__(self, dims: int, hidden: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dims, hidden)
+        self.width = dims + hidden
+
+    def initialize(self, x: Tensor) -> None:
+        """Nothing here is taken from data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, torch.relu(self.linear(x))], 1)
 
 
 class Classifier(nn.Module):
     """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head."""
 
-    def __init__(self, heads: Mapping[int, Head], classes: int) -> None:
+    def __init__(self, heads: Mapping[int, Head | VectorHead], classes: int) -> None:
         super().__init__()
         self.heads = nn.ModuleDict({str(scale): head for scale, head in heads.items()})
-        self.linear = nn.Linear(sum(head.conv.out_channels for head in heads.values()), classes)
+        self.linear = nn.Linear(sum(head.width for head in heads.values()), classes)
 
     def wants(self, scale: int) -> bool:
         return str(scale) in self.heads
 
     def initialize(self, scale: int, x: Tensor) -> None:
         head = self.heads[str(scale)]
-        assert isinstance(head, Head)
-        head.norm.initialize(head.conv(x))
+        assert isinstance(head, Head | VectorHead)
+        head.initialize(x)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Logits from the features of the scales that have a head, in order."""
@@ -48,7 +70,7 @@ class Classifier(nn.Module):
 
 
 class HybridFlow(Flow):
-    """A flow with a classifier on the features after each scale (after its squeeze); `body` is the chain of scales."""
+    """A flow with a classifier on the features after each scale (for images behind its squeeze); `body` is their chain."""
 
     def __init__(
         self,
@@ -57,9 +79,10 @@ class HybridFlow(Flow):
         shape: Sequence[int],
         latent_shape: Sequence[int],
         preprocess: Bijection,
-        levels: int,
+        levels: int | None,
+        context: int = 0,
     ) -> None:
-        super().__init__(body, shape, latent_shape, preprocess, levels)
+        super().__init__(body, shape, latent_shape, preprocess, levels, context)
         self.classifier = classifier
 
     @property
@@ -69,29 +92,33 @@ class HybridFlow(Flow):
 
     def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
         for i, scale in enumerate(self.scales):
-            x = scale.initialize(x)
+            x = scale.initialize(x, **given)
             if self.classifier.wants(i):
                 self.classifier.initialize(i, x)
 
-    def classify(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def classify(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
         """Class logits, [batch, classes]; no log-determinant is computed."""
         with fresh_norms(self):
             x, _, _ = self._prepare(x, generator, False)
+            given = self._given(context, len(x))
             features = []
             for i, scale in enumerate(self.scales):
-                x = scale.encode(x)
+                x = scale.encode(x, **given)
                 if self.classifier.wants(i):
                     features.append(x)
             logits: Tensor = self.classifier(features)
         return logits
 
-    def log_prob_and_logits(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def log_prob_and_logits(
+        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """log p(x) and the class logits, from one pass."""
         with fresh_norms(self):
             x, total, draws = self._prepare(x, generator, False)
+            given = self._given(context, len(x))
             features = []
             for i, scale in enumerate(self.scales):
-                x, log_det = scale(x, draws.fold(i))
+                x, log_det = scale(x, draws.fold(i), **given)
                 total = total + log_det
                 if self.classifier.wants(i):
                     features.append(x)

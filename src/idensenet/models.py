@@ -22,6 +22,7 @@ from idensenet.bijections import (
     ResidualBlock,
     Split,
     Squeeze,
+    Whiten,
     channel_mask,
     checkerboard_mask,
     coupling_net,
@@ -29,7 +30,7 @@ from idensenet.bijections import (
 from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
 from idensenet.errors import OptionError, ShapeError, nearest
 from idensenet.flow import Flow
-from idensenet.hybrid import Classifier, Head, HybridFlow
+from idensenet.hybrid import Classifier, Head, HybridFlow, VectorHead
 from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
 from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
 from idensenet.lipschitz.norms import checked_norm
@@ -203,8 +204,10 @@ class Builder:
 
     def preprocess(self) -> Chain:
         m = self.model
-        if m.preprocess not in ("none", "logit", "normalize", "standardize"):
-            raise OptionError(f"preprocess={m.preprocess!r} is not known; use 'none', 'logit', 'normalize' or 'standardize'.")
+        if m.preprocess not in ("none", "logit", "normalize", "standardize", "whiten"):
+            raise OptionError(
+                f"preprocess={m.preprocess!r} is not known; use 'none', 'logit', 'normalize', 'standardize' or 'whiten'."
+            )
         parts: list[Bijection] = []
         if m.levels is not None:
             if not 2 <= m.levels <= 256:
@@ -214,6 +217,10 @@ class Builder:
             parts.append(Logit(m.alpha))
         elif m.preprocess == "standardize":
             parts.append(Affine(torch.zeros(m.shape), torch.ones(m.shape)))
+        elif m.preprocess == "whiten":
+            if len(m.shape) != 1:
+                raise OptionError("preprocess='whiten' is for tables; use 'normalize' or 'logit' for images.")
+            parts.append(Whiten(m.shape[0]))
         elif m.preprocess == "normalize":
             if len(m.mean) != m.shape[0] or len(m.std) != m.shape[0]:
                 raise OptionError(f"mean and std need one number for each of the {m.shape[0]} channels.")
@@ -229,15 +236,16 @@ class Builder:
             raise ShapeError(
                 f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."
             )
-        if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.classes or m.levels):
-            raise OptionError(
-                "A conditional model (context) needs vectors, dense or residual blocks, and neither classes nor levels."
-            )
+        if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.levels):
+            raise OptionError("A conditional model (context) needs vectors without levels, and dense or residual blocks.")
         body, shapes = self.body()
         if m.classes is None:
             return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
-        if m.factor_out or m.levels is None or len(m.shape) != 3:
-            raise OptionError("A hybrid model (classes) needs images with levels, and factor_out=False.")
+        if len(m.shape) == 1:
+            heads = Classifier({0: VectorHead(m.shape[0], m.head_width)}, m.classes)
+            return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
+        if m.factor_out or m.levels is None:
+            raise OptionError("A hybrid model (classes) of images needs levels, and factor_out=False.")
         scales = len(m.blocks)
         taps = [*range(scales - 1), len(shapes) - 1]
         classifier = Classifier({i: Head(shapes[i][0], m.head_width) for i in taps}, m.classes)

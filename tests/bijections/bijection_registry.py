@@ -20,6 +20,7 @@ from idensenet.bijections import (
     ResidualBlock,
     Split,
     Squeeze,
+    Whiten,
     channel_mask,
     checkerboard_mask,
     coupling_net,
@@ -96,6 +97,12 @@ def conditional(dims: int) -> ResidualBlock:
     return ResidualBlock(ConditionalNetwork(inner, embedding(2, 5, 3), dims, 3))
 
 
+def whitening() -> Whiten:
+    made = Whiten(4)
+    made.fit(torch.randn(50, 4) @ torch.randn(4, 4) + 3)
+    return made
+
+
 def inner_flow() -> Chain:
     """A small flow on (2, 2, 4), as it stands behind a split."""
     return Chain([ActNorm(2), dense((2, 2, 4)), ActNorm(2), Squeeze(), residual((8, 1, 2)), ActNorm(8)])
@@ -153,6 +160,8 @@ CASES = {
     "logit, alpha 0": Case(lambda: Logit(0.0), (3,), unit=True),
     "normalize": Case(lambda: Affine.normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.1]), (3, 2, 2), tight=True),
     "standardize": Case(lambda: Affine.standardize(torch.randn(50, 4) * torch.tensor([1.0, 2, 3, 4])), (4,), tight=True),
+    "whiten": Case(whitening, (4,), tight=True),
+    "whiten, 1-norm": Case(whitening, (4,), norm=1.0),
     "one scale for all": Case(lambda: Affine(torch.tensor(1.0), torch.tensor(256.0)), (2, 2, 2), tight=True),
     "coupling, vectors": Case(lambda: Coupling(coupling_net([5], 8), channel_mask([5], False)), (5,)),
     "coupling, channels": Case(lambda: Coupling(coupling_net([3, 2, 4], 6), channel_mask([3, 2, 4], True)), (3, 2, 4)),

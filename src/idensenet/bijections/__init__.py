@@ -10,6 +10,7 @@ from idensenet.bijections.elementwise import Affine, Logit
 from idensenet.bijections.residual import ResidualBlock
 from idensenet.bijections.split import Split
 from idensenet.bijections.squeeze import Flatten, Squeeze
+from idensenet.bijections.whiten import Whiten
 
 __all__ = [
     "ActNorm",
@@ -25,6 +26,7 @@ __all__ = [
     "ResidualBlock",
     "Split",
     "Squeeze",
+    "Whiten",
     "channel_mask",
     "checkerboard_mask",
     "coupling_net",

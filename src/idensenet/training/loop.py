@@ -78,7 +78,7 @@ class Trainer:
             self.source, min(self.config.train.batch_size * 4, max(1, len(self.source.train))), self.config.train.seed
         )
         self.flow.eval()
-        if self.config.model.preprocess == "standardize":
+        if self.config.model.preprocess in ("standardize", "whiten"):
             self.flow.standardize(torch.from_numpy(self.source.train.x[:]).to(self.fabric.device, self.flow.dtype))
         self.flow.initialize(self.prepare(first(0)[0]))
         self.average = Average(self.flow, self.config.train.average)

@@ -1,0 +1,237 @@
+"""What the estimators share: their options, how a flow is fitted, and what it says of rows."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from typing_extensions import Self
+
+from idensenet.config import Config
+from idensenet.errors import OptionError
+from idensenet.flow import Flow
+from idensenet.sklearn.fitting import Loss, Options, Rows, fit, new_flow
+from idensenet.sklearn.table import Array, check_density
+
+FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
+AT_ONCE = 1000  # rows that are scored together
+
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def and_options_of(parent: type) -> Callable[[Init], Init]:
+    """A constructor that hands `**options` on to its parent's, with their names in its own signature, as scikit-learn asks."""
+
+    def decorate(init: Init) -> Init:
+        own = inspect.signature(init)
+        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [p for p in inspect.signature(parent).parameters.values() if p.name not in own.parameters]
+        init.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        return init
+
+    return decorate
+
+
+class FlowEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators. `flow_` is the fitted flow, a torch module with all that the rest of the package can do with it.
+
+    A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it.
+    """
+
+    flow_: Flow
+
+    def __init__(
+        self,
+        *,
+        blocks: int = 6,
+        depth: int = 2,
+        growth: int = 16,
+        activation: str = "clipswish",
+        lipschitz: float = 0.98,
+        log_det: str = "exact",
+        learning_rate: float = 2e-3,
+        weight_decay: float = 1e-2,
+        max_iter: int = 2000,
+        batch_size: int = 128,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.15,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        dtype: str = "float64",
+        device: str = "cpu",
+        warm_start: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.blocks = blocks
+        self.depth = depth
+        self.growth = growth
+        self.activation = activation
+        self.lipschitz = lipschitz
+        self.log_det = log_det
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.dtype = dtype
+        self.device = device
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # Checks
+
+    def _check_options(self) -> None:
+        for name in ("blocks", "depth", "growth", "max_iter", "batch_size", "n_iter_no_change"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}={value!r} must be a positive integer.")
+        for name in ("learning_rate", "lipschitz", "validation_fraction"):
+            value = getattr(self, name)
+            if not value > 0 or (name != "learning_rate" and not value < 1):
+                raise OptionError(f"{name}={value!r} must be positive{'' if name == 'learning_rate' else ' and below 1'}.")
+        if self.log_det not in ("exact", "estimate"):
+            raise OptionError(f"log_det={self.log_det!r} is not known; use 'exact', or 'estimate' for many columns.")
+        if self.dtype not in ("float32", "float64"):
+            raise OptionError(f"dtype={self.dtype!r} is not known; use 'float64' or 'float32'.")
+
+    def _config(self, columns: int, context: int, classes: int | None) -> Config:
+        estimated = {"method": "roulette", "eval_method": "adaptive"}
+        return Config().replace(
+            shape=(columns,),
+            preprocess="whiten",
+            blocks=(self.blocks,),
+            depth=self.depth,
+            growth=self.growth,
+            activation=self.activation,
+            coeff=self.lipschitz,
+            lip=self.lipschitz,
+            actnorm=False,
+            context=context,
+            classes=classes,
+            head_width=64,
+            logdet=estimated if self.log_det == "estimate" else {"method": "exact", "eval_method": "exact"},
+        )
+
+    def _context(self, context: ArrayLike | None, n: int) -> Array | None:
+        if context is None:
+            return None
+        found: Array = check_array(context, dtype=np.float64, ensure_2d=False, input_name="context")
+        found = found[:, None] if found.ndim == 1 else found
+        if len(found) != n:
+            check_consistent_length(found, np.empty(n))
+        return found
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(torch.device(self.device), getattr(torch, self.dtype))
+
+    # Fitting
+
+    def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None) -> Tensor:
+        return -flow.log_prob(rows.x, generator, context=rows.context)
+
+    def _fit(self, x: Array, context: ArrayLike | None, y: Array | None = None, classes: int | None = None) -> Self:
+        """Fit a flow to checked rows."""
+        self._check_options()
+        check_density(x, getattr(self, "feature_names_in_", None))
+        given = self._context(context, len(x))
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        config = self._config(x.shape[1], 0 if given is None else given.shape[1], classes)
+        again = self.warm_start and hasattr(self, "flow_")
+        if again and self.flow_.config != config:
+            raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
+        rows = Rows(
+            self._tensor(x),
+            None if given is None else self._tensor(given),
+            None if y is None else torch.from_numpy(y).to(torch.device(self.device)),
+        )
+        if not again:
+            self.flow_ = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
+            self.flow_.standardize(rows.x, rows.context)
+        train, held_out = self._divided(rows, seed)
+        steps = self.max_iter
+        if self.early_stopping and held_out is None:
+            warnings.warn(
+                f"{len(x)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
+                "give more rows, or early_stopping=False.",
+                stacklevel=3,
+            )
+            steps = 0
+        with self._progress(steps) as report:
+            options = Options(
+                self.learning_rate,
+                self.weight_decay,
+                steps,
+                self.batch_size,
+                self.n_iter_no_change if held_out is not None else steps + 1,
+                self.tol,
+                seed,
+                report,
+            )
+            loss: Loss = self._loss
+            self.history_ = fit(self.flow_, loss, train, held_out, options)
+        self.n_iter_ = self.history_[-1][0]
+        self.certificate_ = self.flow_.certify()
+        with torch.no_grad():
+            z, _ = self.flow_(rows.x[:AT_ONCE], context=None if rows.context is None else rows.context[:AT_ONCE])
+            bound = self.flow_.inverse_error(z, None if rows.context is None else rows.context[:AT_ONCE])
+        self.inverse_error_bound_ = float(bound.max())
+        return self
+
+    def _divided(self, rows: Rows, seed: int) -> tuple[Rows, Rows | None]:
+        """Training and held-out rows."""
+        n = len(rows)
+        if not self.early_stopping or n < FEWEST:
+            return rows, None
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
+        out = min(max(2, round(self.validation_fraction * n)), n - 2)
+        return rows.take(order[out:]), rows.take(order[:out])
+
+    @contextmanager
+    def _progress(self, steps: int) -> Iterator[Any]:
+        if not self.verbose:
+            yield lambda step, score: None
+            return
+        from rich.progress import Progress
+
+        with Progress(transient=True) as progress:
+            task = progress.add_task("fitting", total=steps)
+
+            def report(step: int, score: float) -> None:
+                progress.update(task, completed=step, description=f"fitting, held-out loss {score:.4f}")
+
+            yield report
+
+    # What it says of rows
+
+    def _checked(self, X: ArrayLike, context: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
+        check_is_fitted(self)
+        x: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        given = self._context(context, len(x))
+        return self._tensor(x), None if given is None else self._tensor(given)
+
+    def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
+        """log p(x) of each row in nats, in the units of X; with a context, log p(x | context)."""
+        x, given = self._checked(X, context)
+        found = []
+        with torch.no_grad():
+            for start in range(0, len(x), AT_ONCE):
+                part = None if given is None else given[start : start + AT_ONCE]
+                found.append(self.flow_.log_prob(x[start : start + AT_ONCE], context=part))
+        return torch.cat(found).double().cpu().numpy()

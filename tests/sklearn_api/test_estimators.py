@@ -1,0 +1,278 @@
+"""The estimators against what they must be equal to: exact densities, their own flows, and themselves in other units."""
+
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse, stats
+from sklearn.base import clone
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.datasets import load_iris, load_wine, make_moons
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from idensenet.bijections.whiten import shrinkage
+from idensenet.errors import DataError, OptionError
+from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
+
+SHORT = {"max_iter": 60, "blocks": 3, "random_state": 0}
+
+
+def rows(n=300, seed=0):
+    return make_moons(n, noise=0.1, random_state=seed)[0] * [1, 20] + [0, 100]
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return FlowDensity(max_iter=600, random_state=0).fit(rows(600))
+
+
+# The density
+
+
+def test_scores_are_the_log_densities_of_the_flow_and_integrate_to_one(moons):
+    side = np.linspace(-4, 5, 300), np.linspace(20, 180, 300)
+    grid = np.stack(np.meshgrid(*side, indexing="ij"), -1).reshape(-1, 2)
+    scores = moons.score_samples(grid)
+    cell = (side[0][1] - side[0][0]) * (side[1][1] - side[1][0])
+    assert abs(np.exp(scores).sum() * cell - 1) < 0.01
+    with torch.no_grad():
+        right = moons.flow_.log_prob(torch.from_numpy(grid[:50])).numpy()
+    np.testing.assert_allclose(scores[:50], right, rtol=0, atol=1e-12)
+    assert moons.score(grid[:50]) == pytest.approx(right.mean(), abs=1e-12)
+
+
+def test_it_is_better_than_the_gaussian_it_starts_from_on_new_rows(moons):
+    new = rows(2000, 1)
+    start = FlowDensity(max_iter=1, learning_rate=1e-12, random_state=0).fit(rows(600))
+    gain = moons.score_samples(new) - start.score_samples(new)
+    assert gain.mean() > 10 * gain.std() / len(gain) ** 0.5
+    assert moons.history_[0][1] > min(score for _, score in moons.history_) + 0.1
+
+
+def test_it_starts_as_a_gaussian_with_the_shrunk_covariance():
+    X = np.random.default_rng(0).multivariate_normal([1, 2, 3], [[4, 1, 0], [1, 2, 0], [0, 0, 9]], 80)
+    start = FlowDensity(max_iter=1, learning_rate=1e-300, random_state=0, lipschitz=1e-9).fit(X)
+    scaled = (X - X.mean(0)) / X.std(0)
+    weight = ledoit_wolf_shrinkage(scaled, assume_centered=True)
+    assert float(shrinkage(torch.from_numpy(scaled))) == pytest.approx(weight, rel=1e-9)
+    correlation = (1 - weight) * scaled.T @ scaled / len(X) + weight * np.eye(3)
+    right = stats.multivariate_normal(X.mean(0), correlation * np.outer(X.std(0), X.std(0))).logpdf(X)
+    np.testing.assert_allclose(start.score_samples(X), right, rtol=0, atol=1e-6)
+
+
+def test_samples_have_the_moments_of_the_data(moons):
+    drawn = moons.sample(4000, random_state=3)
+    error = drawn.std(0) / len(drawn) ** 0.5
+    assert (np.abs(drawn.mean(0) - rows(600).mean(0)) < 6 * error + 0.1 * rows(600).std(0)).all()
+    assert np.abs(np.corrcoef(drawn.T) - np.corrcoef(rows(600).T))[0, 1] < 0.1
+    np.testing.assert_array_equal(moons.sample(3, random_state=1), moons.sample(3, random_state=1))
+    assert not np.array_equal(moons.sample(3, random_state=1), moons.sample(3, random_state=2))
+
+
+def test_other_units_change_the_density_by_their_volume_only():
+    X, D = rows(), 2
+    plain = FlowDensity(**SHORT).fit(X).score_samples(X)
+    for scale in (1e12, 1e-12):
+        found = FlowDensity(**SHORT).fit(X * scale).score_samples(X * scale)
+        np.testing.assert_allclose(found + D * math.log(scale), plain, rtol=0, atol=1e-4)
+
+
+def test_the_certificate_and_the_error_of_the_inverse_are_attributes(moons):
+    assert moons.certificate_.contractive
+    assert moons.certificate_.L < 1
+    x = torch.from_numpy(rows(200))
+    with torch.no_grad():
+        z, _ = moons.flow_(x)
+        back, _ = moons.flow_.inverse(z)
+        there = moons.flow_.preprocess.encode
+        off = float((there(back) - there(x)).norm(dim=1).max())
+    assert 0 <= off <= moons.inverse_error_bound_ + 1e-12
+    assert moons.inverse_error_bound_ < 1e-2
+
+
+# Options
+
+
+def test_early_stopping_ends_with_the_best_weights_and_can_be_switched_off():
+    model = FlowDensity(max_iter=2000, n_iter_no_change=2, random_state=0).fit(rows(60))
+    assert model.n_iter_ < 2000
+    assert model.history_[-1][0] == model.n_iter_
+    assert FlowDensity(**{**SHORT, "early_stopping": False}).fit(rows(60)).n_iter_ == 60
+
+
+def test_warm_start_goes_on_where_it_was():
+    model = FlowDensity(**SHORT, warm_start=True).fit(rows())
+    first = min(score for _, score in model.history_)
+    model.fit(rows())
+    assert model.history_[0][1] == pytest.approx(first, abs=1e-6)
+    with pytest.raises(OptionError, match="stay the same"):
+        model.set_params(blocks=2).fit(rows())
+
+
+def test_the_same_random_state_gives_the_same_fit_and_another_gives_another():
+    fits = [FlowDensity(**{**SHORT, "random_state": seed}).fit(rows()).score(rows()) for seed in (0, 0, 1)]
+    assert fits[0] == fits[1] != fits[2]
+
+
+def test_estimates_for_many_columns_agree_with_the_exact_log_determinant():
+    model = FlowDensity(**SHORT, log_det="estimate").fit(rows())
+    exact = FlowDensity(**SHORT)
+    exact.fit(rows())
+    exact.flow_.load_state_dict(model.flow_.state_dict())
+    gap = model.score_samples(rows(2000, 5)) - exact.score_samples(rows(2000, 5))
+    assert abs(gap.mean()) < 5 * gap.std() / len(gap) ** 0.5 + 1e-6
+    assert gap.std() > 1e-6  # it was an estimate
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"blocks": 0}, "blocks=0 must be a positive integer"),
+        ({"max_iter": 2.5}, "max_iter=2.5 must be a positive integer"),
+        ({"lipschitz": 1.0}, "lipschitz=1.0 must be positive and below 1"),
+        ({"learning_rate": -1}, "learning_rate=-1 must be positive"),
+        ({"log_det": "approximate"}, "log_det='approximate' is not known"),
+        ({"dtype": "float16"}, "dtype='float16' is not known"),
+    ],
+)
+def test_options_out_of_range_are_named(options, text):
+    with pytest.raises(OptionError, match=text):
+        FlowDensity(**options).fit(rows())
+
+
+# Tables without a density
+
+
+def broken(column, value):
+    X = rows()
+    X[7, column] = value
+    return X
+
+
+TABLES = {
+    "constant": (np.column_stack([rows(), np.full(300, 5.0)]), DataError, r"Column 2 is constant \(5\)"),
+    "copy": (np.column_stack([rows(), rows()[:, 0]]), DataError, "Columns 0, 2 determine each other"),
+    "combination": (np.column_stack([rows(), rows() @ [2.0, -1]]), DataError, "Columns 0, 1, 2 determine each other"),
+    "NaN": (broken(0, np.nan), ValueError, "NaN"),
+    "infinity": (broken(0, np.inf), ValueError, "infinity"),
+    "strings": (np.array([["a", "b"], ["c", "d"]]), ValueError, "could not convert"),
+    "sparse": (sparse.csr_matrix(rows()), TypeError, "[Ss]parse"),
+    "one row": (rows()[:1], ValueError, "minimum of 2 is required"),
+    "no row": (rows()[:0], ValueError, "minimum of 2 is required"),
+    "too large": (rows() * 1e305, DataError, "too large for float64"),
+}
+
+
+@pytest.mark.parametrize(("X", "error", "text"), TABLES.values(), ids=TABLES)
+def test_a_table_without_a_density_gets_one_sentence(X, error, text):
+    with pytest.raises(error, match=text):
+        FlowDensity(**SHORT).fit(X)
+
+
+@pytest.mark.parametrize("shape", [(12, 20), (20, 19), (3, 5), (2, 1)])
+def test_few_rows_are_fitted_and_stay_proper(shape):
+    X = np.random.default_rng(0).normal(size=shape)
+    if shape[0] < 10:
+        with pytest.warns(UserWarning, match="too few to hold some out"):
+            model = FlowDensity(**SHORT).fit(X)
+    else:
+        model = FlowDensity(**SHORT).fit(X)
+    assert np.isfinite(model.score_samples(X)).all()
+    assert np.isfinite(model.sample(3)).all()
+
+
+def test_columns_are_called_by_their_names():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rows(), columns=["height", "weight"])
+    model = FlowDensity(**SHORT).fit(frame)
+    assert list(model.feature_names_in_) == ["height", "weight"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.score_samples(frame.rename(columns={"height": "depth"}))
+    with pytest.raises(DataError, match="Column 'same' is constant"):
+        FlowDensity(**SHORT).fit(frame.assign(same=1.0))
+
+
+# Among other tools
+
+
+def test_it_works_in_pipelines_searches_clones_and_pickles():
+    model = make_pipeline(StandardScaler(), FlowDensity(max_iter=20, blocks=2, random_state=0))
+    search = GridSearchCV(model, {"flowdensity__growth": [4, 8]}, cv=2, n_jobs=2).fit(rows(100))
+    assert search.best_score_ == max(search.cv_results_["mean_test_score"])
+    fitted = search.best_estimator_
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.score_samples(rows(50)), fitted.score_samples(rows(50)))
+    with pytest.raises(NotFittedError):
+        clone(fitted).score_samples(rows(50))
+
+
+def test_float32_rows_are_scored_like_float64_ones(moons):
+    x = rows(50).astype(np.float32)
+    np.testing.assert_array_equal(moons.score_samples(x), moons.score_samples(x.astype(np.float64)))
+
+
+def test_the_package_is_imported_without_scikit_learn():
+    code = "import sys, idensenet; print([m for m in ('sklearn', 'pandas', 'pyro', 'zuko', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# Contexts
+
+
+def test_a_conditional_density_finds_the_posterior_of_a_linear_gaussian_model():
+    random = np.random.default_rng(0)
+    c = random.normal(size=(1500, 1))
+    X = np.column_stack([2 * c[:, 0], -c[:, 0]]) + random.normal(size=(1500, 2)) * [0.5, 0.2]
+    model = FlowDensity(max_iter=500, learning_rate=5e-3, random_state=0).fit(X, context=c)
+    new = random.normal(size=(1000, 1))
+    x = np.column_stack([2 * new[:, 0], -new[:, 0]]) + random.normal(size=(1000, 2)) * [0.5, 0.2]
+    right = stats.norm(2 * new[:, 0], 0.5).logpdf(x[:, 0]) + stats.norm(-new[:, 0], 0.2).logpdf(x[:, 1])
+    gap = right - model.score_samples(x, context=new)
+    assert 0 - 3 * gap.std() / len(gap) ** 0.5 < gap.mean() < 0.08
+    blind = FlowDensity(max_iter=100, random_state=0).fit(X)
+    assert model.score(x, context=new) > blind.score(x) + 0.5
+    drawn = model.sample(2000, random_state=0, context=[1.0])
+    assert np.abs(drawn.mean(0) - [2, -1]).max() < 0.1
+    assert np.abs(drawn.std(0) - [0.5, 0.2]).max() < 0.06
+    with pytest.raises(ValueError, match="inconsistent"):
+        model.score_samples(x, context=new[:-1])
+    with pytest.raises(OptionError, match="conditional"):
+        model.score_samples(x)
+
+
+# Outliers and classes
+
+
+def test_outliers_are_what_the_density_finds_unlikely():
+    X = rows(400)
+    model = FlowOutlierDetector(contamination=0.05, **SHORT).fit(X)
+    assert (model.predict(X) == -1).mean() == pytest.approx(0.05, abs=0.003)
+    np.testing.assert_allclose(model.decision_function(X), model.score_samples(X) - model.offset_, atol=1e-12)
+    assert (model.predict([[20.0, 100], [0.0, 900]]) == -1).all()
+    with pytest.raises(OptionError, match=r"must lie in \(0, 0.5\]"):
+        FlowOutlierDetector(contamination=0.7).fit(X)
+
+
+def test_a_classifier_knows_classes_and_how_unlikely_its_input_is():
+    X, y = load_wine(return_X_y=True)
+    names = np.array(["red", "white", "rose"])[y]
+    model = FlowClassifier(max_iter=200, random_state=0).fit(X[::2], names[::2])
+    assert model.score(X[1::2], names[1::2]) > 0.93
+    np.testing.assert_allclose(model.predict_proba(X).sum(1), 1, atol=1e-12)
+    assert list(model.classes_) == ["red", "rose", "white"]
+    assert np.median(model.score_samples(X[1::2])) > model.score_samples(X[1::2] * 1.5).max()
+    with pytest.raises(OptionError, match="must not be negative"):
+        FlowClassifier(density_weight=-1).fit(X, y)
+
+
+def test_the_weight_of_the_density_decides_what_is_learned():
+    X, y = load_iris(return_X_y=True)
+    scores = [FlowClassifier(density_weight=w, max_iter=200, random_state=0).fit(X, y).score_samples(X).mean() for w in (0, 1)]
+    assert scores[1] > scores[0]
