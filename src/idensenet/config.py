@@ -130,6 +130,8 @@ class DataConfig:
     """A table of your own: CSV, Parquet or NPY."""
     columns: tuple[str, ...] = ()
     """Columns of the table to use; all of them by default."""
+    context: tuple[str, ...] = ()
+    """Columns of the table that are given and not modelled: the model is of the others, conditional on these."""
     size: int = 32
     """Side to which images of a folder are cropped and resized."""
     channels: int = 3

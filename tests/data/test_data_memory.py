@@ -22,7 +22,7 @@ def resident():
 x = load_array(sys.argv[1])
 split, rng, start, peak = Split(x[1000:]), np.random.default_rng(0), resident(), 0
 for _ in range(200):
-    batch, _ = split.batch(rng.integers(0, len(split), 32))
+    batch, *_ = split.batch(rng.integers(0, len(split), 32))
     assert batch.shape == (32, 3, 32, 32)
     peak = max(peak, resident() - start)
 print(peak)
@@ -44,7 +44,7 @@ def test_random_batches_of_a_large_file_stay_small(tmp_path):
 def test_a_batch_is_a_copy_in_the_order_asked_for(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(20).reshape(10, 2))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    x, y = Split(mapped, np.arange(10, dtype=np.uint8)).batch(np.array([7, 0, 7, 3]))
+    x, y, _ = Split(mapped, np.arange(10, dtype=np.uint8)).batch(np.array([7, 0, 7, 3]))
     assert x.tolist() == [[14, 15], [0, 1], [14, 15], [6, 7]]
     assert (y.tolist(), y.dtype) == ([7, 0, 7, 3], torch.int64)
     x += 1

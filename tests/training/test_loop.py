@@ -78,8 +78,8 @@ def poison(trainer, steps):
     draw = trainer.batches.__call__
 
     def batches(number):
-        x, y = draw(number)
-        return (x * float("nan") if number in steps else x), y
+        x, y, context = draw(number)
+        return (x * float("nan") if number in steps else x), y, context
 
     trainer.batches = batches
 

@@ -30,6 +30,7 @@ def source_of(config: Config) -> Source:
         folder=d.folder,
         table=d.table,
         columns=d.columns or None,
+        context=d.context,
         size=d.size,
         channels=d.channels,
         seed=d.split_seed,
@@ -42,9 +43,13 @@ def fitted(config: Config, source: Source) -> Config:
     m, t = config.model, config.train
     if own:
         t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
-        m = dataclasses.replace(m, shape=source.shape, levels=source.levels)
+        m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
         if source.levels is None and m.preprocess == "none":
             m = dataclasses.replace(m, preprocess="standardize")
+    if m.context != len(source.context):
+        raise OptionError(
+            f"The model is given {m.context} numbers, but there are {len(source.context)} columns of --data.context."
+        )
     if m.shape != source.shape or (m.levels is None) != (source.levels is None):
         raise OptionError(
             f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "

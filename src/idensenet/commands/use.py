@@ -17,7 +17,7 @@ from idensenet.commands.train import source_of
 from idensenet.config import Config, DataConfig
 from idensenet.data.shuffle import split_rows
 from idensenet.data.source import Source, Split
-from idensenet.data.table import read_table
+from idensenet.data.table import read_table, read_with_context
 from idensenet.errors import InputError, OptionError
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
@@ -117,11 +117,18 @@ def sample(arguments: list[str]) -> int:
     parser.add_argument("--out", type=str, default="samples.png", help="a .png picture, or .npy / .csv for the numbers")
     parser.add_argument("--temperature", type=float, default=1.0, help="scale of the latent noise; below 1 for typical samples")
     parser.add_argument("--seed", type=int, default=0, help="of the latent noise")
+    parser.add_argument(
+        "--context",
+        type=str | None,
+        default=None,
+        help="of a conditional model: numbers as '[1, 2]', or a table with a row each",
+    )
     values = parser.read(arguments)
     out = _writable(values.out, (".png", ".npy", ".csv"))
     flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
-    drawn = flow.sample(values.number, generator, values.temperature).cpu()
+    given = _given(flow, values.context, values.number)
+    drawn = flow.sample(values.number, generator, values.temperature, given).cpu()
     if out.suffix == ".npy":
         np.save(content := io.BytesIO(), drawn.numpy())
         write_atomically(out, content.getvalue())
@@ -132,6 +139,23 @@ def sample(arguments: list[str]) -> int:
         _picture_of_samples(flow, drawn, out)
     print(f"{values.number} samples in {out}")
     return 0
+
+
+def _given(flow: Flow, context: str | None, number: int) -> torch.Tensor | None:
+    """The contexts of samples: numbers for all of them, or the rows of a table, one for each."""
+    if context is None:
+        return None
+    if context.lstrip().startswith("["):
+        try:
+            rows = np.asarray(json.loads(context), np.float64)
+        except (ValueError, TypeError) as error:
+            raise OptionError(f"--context {context} is no list of numbers, such as '[1, 2.5]'.") from error
+    else:
+        names = flow.config.data.context if flow.config else ()
+        rows = read_table(Path(context), names or None).values
+        if len(rows) != number:
+            raise OptionError(f"{context} has {len(rows)} rows, but {number} samples are asked for; use -n {len(rows)}.")
+    return torch.from_numpy(rows).to(flow.device, flow.dtype)
 
 
 def _picture_of_samples(flow: Flow, drawn: torch.Tensor, out: Path) -> None:
@@ -185,10 +209,12 @@ def score(arguments: list[str]) -> int:
 def _own_scores(flow: Flow, given: DataConfig, trained_on: Source) -> torch.Tensor:
     """Log-densities of one's own rows or images, in the order of the file or of the file names."""
     if given.table is not None:
-        table = read_table(Path(given.table), given.columns or trained_on.columns or None)
+        names = given.columns or trained_on.columns or None
+        table, context = read_with_context(Path(given.table), names, given.context or trained_on.context)
         if table.values.shape[1:] != flow.shape:
             raise OptionError(f"The model takes {flow.shape[0]} columns, but {given.table} has {table.values.shape[1]}.")
-        return _with_progress("scoring", flow, Split(table.values), None, 100)["log_prob"]
+        split = Split(table.values, context=context.values if context.columns else None)
+        return _with_progress("scoring", flow, split, None, 100)["log_prob"]
     source = source_of(Config(data=given))
     if source.shape != flow.shape:
         raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
@@ -209,11 +235,12 @@ def reconstruct(arguments: list[str]) -> int:
     values = parser.read(arguments)
     out = _writable(values.out, (".png",))
     flow, source = _model_and_source(values.run, values.step, values.data)
-    x, _ = source.test.batch(np.arange(min(values.number, len(source.test))))
+    x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))
+    c = None if c is None else c.to(flow.dtype)
     x = x if flow.levels else x.to(flow.dtype)
     with torch.no_grad():
         before = flow.dequantize(x)
-        after, _ = flow.inverse(flow(x)[0])
+        after, _ = flow.inverse(flow(x, context=c)[0], context=c)
     error = (after - before).abs() / (flow.levels or 1)
     from idensenet.report.pictures import reconstruction_picture
 

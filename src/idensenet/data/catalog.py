@@ -30,6 +30,7 @@ def open_source(
     folder: Path | str | None = None,
     table: Path | str | None = None,
     columns: Sequence[str] | None = None,
+    context: Sequence[str] = (),
     size: int = 32,
     channels: int = 3,
     seed: int = 0,
@@ -37,8 +38,9 @@ def open_source(
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table.
 
-    `size` and `channels` shape the images of a folder, `columns` chooses those of a table, `seed` and `test_fraction`
-    divide both into training and test. Published sets are divided as they were published. `root` is where data is kept.
+    `size` and `channels` shape the images of a folder, `columns` chooses those of a table and `context` those of them that
+    are given, `seed` and `test_fraction` divide both into training and test. Published sets are divided as they were
+    published. `root` is where data is kept.
 
     >>> open_source("digits").shape
     (1, 8, 8)
@@ -49,6 +51,8 @@ def open_source(
     if given is not None and name not in (None, given):
         raise OptionError(f"The data set {name!r} and the {given} {folder or table} are both given; leave one out.")
     name = given or name
+    if context and name != "table":
+        raise OptionError("A context is made of columns of a table; give one with --data.table FILE.")
     if name is None:
         raise OptionError(f"No data set is named; known are {', '.join(NAMES)}.")
     if name == "folder":
@@ -58,7 +62,7 @@ def open_source(
     if name == "table":
         if table is None:
             raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
-        return open_table(Path(table), columns=columns, seed=seed, test_fraction=test_fraction)
+        return open_table(Path(table), columns=columns, context=context, seed=seed, test_fraction=test_fraction)
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])
     if name == "digits":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,17 +35,26 @@ def _check_whole(x: np.ndarray[Any, Any]) -> None:
         )
 
 
+class Batch(NamedTuple):
+    """Some rows, and what is known of each."""
+
+    x: Tensor
+    y: Tensor | None = None
+    context: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Split:
-    """Rows of an array, perhaps memory-mapped, and labels if there are any. Only what a batch needs is ever read."""
+    """Rows of an array, perhaps memory-mapped, labels and contexts if there are any. Only what a batch needs is ever read."""
 
     x: np.ndarray[Any, Any]
     y: np.ndarray[Any, Any] | None = None
+    context: np.ndarray[Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def batch(self, index: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor | None]:
+    def batch(self, index: np.ndarray[Any, Any]) -> Batch:
         """Copies of some rows, in the order asked for; a file is read from front to back."""
         for array in (self.x, self.y):
             if array is not None:
@@ -54,7 +63,11 @@ class Split:
         rows = np.empty((len(index), *self.x.shape[1:]), self.x.dtype)
         rows[order] = self.x[index[order]]
         release(self.x)
-        return torch.from_numpy(rows), None if self.y is None else torch.from_numpy(self.y[index].astype(np.int64))
+        return Batch(
+            torch.from_numpy(rows),
+            None if self.y is None else torch.from_numpy(self.y[index].astype(np.int64)),
+            None if self.context is None else torch.from_numpy(self.context[index]),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,4 +86,5 @@ class Source:
     classes: int | None = None
     stream: ToySet | None = None
     columns: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()  # columns that are given
     notes: tuple[str, ...] = field(default=())

@@ -27,13 +27,38 @@ class Table:
     columns: tuple[str, ...]
 
 
-def open_table(path: Path, *, columns: Sequence[str] | None = None, seed: int = 0, test_fraction: float = 0.1) -> Source:
+def open_table(
+    path: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    context: Sequence[str] = (),
+    seed: int = 0,
+    test_fraction: float = 0.1,
+) -> Source:
     """A table as a data set, its rows divided at random, and always in the same way, into training and test."""
-    table = read_table(path, columns)
+    table, given = read_with_context(path, columns, context)
     train, test = split_rows(len(table.values), test_fraction, seed)
-    note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns."
-    parts = Split(table.values[train]), Split(table.values[test])
-    return Source("table", *parts, (len(table.columns),), columns=table.columns, notes=(note,))
+    note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns"
+    note += f", given {', '.join(context)}." if context else "."
+    first, second = (Split(table.values[rows], context=given.values[rows] if context else None) for rows in (train, test))
+    shape = (len(table.columns),)
+    return Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,))
+
+
+def read_with_context(path: Path, columns: Sequence[str] | None, context: Sequence[str]) -> tuple[Table, Table]:
+    """The columns that are modelled, which are all the others by default, and those that are given."""
+    if both := sorted(set(columns or ()) & set(context)):
+        raise OptionError(f"Column {both[0]!r} is to be modelled and to be given; name it in one place only.")
+    table = read_table(path, [*columns, *context] if columns is not None else None)
+    for name in context:
+        if name not in table.columns:
+            raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(table.columns))}")
+    chosen = [i for i, name in enumerate(table.columns) if name not in context]
+    given = [table.columns.index(name) for name in context]
+    if not chosen:
+        raise OptionError(f"All columns of {path} are given as context, so that none is left to be modelled.")
+    first, second = (Table(table.values[:, part], tuple(table.columns[i] for i in part)) for part in (chosen, given))
+    return first, second
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from idensenet.data.source import Source
+from idensenet.data.source import Source, Split
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.report.drawing import save_figure
@@ -80,6 +80,11 @@ def points_picture(samples: Tensor, path: Path) -> None:
         save_figure(lambda: pairs_figure([("samples", samples)]), path)
 
 
+def contexts(flow: Flow, split: Split, count: int) -> Tensor | None:
+    """Of the first rows of a split, for a conditional flow."""
+    return None if split.context is None else torch.from_numpy(split.context[:count]).to(flow.device, flow.dtype)
+
+
 def run_picture(flow: Flow, source: Source, path: Path, seed: int = 0) -> None:
     """What the model makes, in the form that suits its data: a density, a grid of samples, or histograms."""
     generator = torch.Generator(flow.device).manual_seed(seed)
@@ -89,8 +94,8 @@ def run_picture(flow: Flow, source: Source, path: Path, seed: int = 0) -> None:
         return
     count = min(len(source.test), 10_000)
     data = torch.from_numpy(source.test.x[:count]).to(flow.dtype)
-    samples = flow.sample(count, generator)
-    if flow.shape == (2,):
+    samples = flow.sample(count, generator, context=contexts(flow, source.test, count))
+    if flow.shape == (2,) and not flow.context:
         density_picture(flow, data, samples, path)
     else:
         scatter_picture(data, samples, source.columns, path)

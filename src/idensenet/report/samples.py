@@ -11,7 +11,7 @@ from torch import Tensor
 from idensenet.errors import InputError
 from idensenet.report.drawing import Drawing, draw, png, themed
 from idensenet.report.markup import figure, note, section
-from idensenet.report.pictures import image_grid, image_png, magnification
+from idensenet.report.pictures import contexts, image_grid, image_png, magnification
 from idensenet.report.plane import MOST_COLUMNS, Frame, frame_of, pairs_figure, plane_figure
 from idensenet.report.story import Story
 
@@ -41,7 +41,7 @@ def _images(story: Story) -> str:
     parts = []
     if source is not None:
         count = min(SHOWN_IMAGES, len(source.test))
-        real, _ = source.test.batch(np.arange(count))
+        real = source.test.batch(np.arange(count)).x
         grid = Drawing(image_png(image_grid(real, flow.levels, scale=scale)))
         words = f"{count} held-out images of {source.name}, which the model has never seen"
         parts.append(figure(grid, words, "Real data", words, "pixels"))
@@ -53,9 +53,12 @@ def _images(story: Story) -> str:
 def _points(story: Story) -> str:
     flow, source = story.flow, story.source
     count = SHOWN_POINTS if source is None else min(SHOWN_POINTS, len(source.test))
-    made = flow.sample(count, torch.Generator().manual_seed(0))
+    if flow.context and source is None:
+        return "<p>Samples of a conditional model need the contexts of its data.</p>"
+    given = None if source is None else contexts(flow, source.test, count)
+    made = flow.sample(count, torch.Generator().manual_seed(0), context=given)
     data = None if source is None else torch.from_numpy(source.test.x[:count]).to(flow.dtype)
-    if flow.shape == (2,):
+    if flow.shape == (2,) and not flow.context:
         return _plane(story, data, made)
     sets = [("samples", made)] if data is None else [("data", data), ("samples", made)]
     names = source.columns if source else story.config.data.columns

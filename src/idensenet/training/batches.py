@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idensenet.config import DataConfig
-from idensenet.data.source import Source
+from idensenet.data.source import Batch, Source
 from idensenet.errors import OptionError
 
 
@@ -32,11 +32,11 @@ class Batches:
         self._epoch = -1
         self._order: np.ndarray[Any, Any] = np.empty(0, np.int64)
 
-    def __call__(self, number: int) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, number: int) -> Batch:
         """The batch of this rank with this number, counted from the start of training."""
         if self.source.stream is not None:
             generator = torch.Generator().manual_seed(seed_of(self.seed, 1, number, self.rank))
-            return self.source.stream.sample(self.size, generator), None
+            return Batch(self.source.stream.sample(self.size, generator))
         epoch, place = divmod(number * self.world + self.rank, self.per_epoch)
         if epoch != self._epoch:
             self._order = np.random.default_rng([self.seed, 2, epoch]).permutation(len(self.source.train))

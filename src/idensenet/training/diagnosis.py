@@ -10,7 +10,7 @@ from idensenet.flow import Flow
 
 
 @torch.no_grad()
-def diagnosis(flow: Flow, x: Tensor, generator: torch.Generator) -> str:
+def diagnosis(flow: Flow, x: Tensor, generator: torch.Generator, context: Tensor | None = None) -> str:
     """The end of a sentence: which parameter is not finite, or which block is the first to produce what is not a number."""
     for name, parameter in flow.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
@@ -25,7 +25,7 @@ def diagnosis(flow: Flow, x: Tensor, generator: torch.Generator) -> str:
         for name, block in flow.named_blocks()
     ]
     try:
-        flow.log_prob(x, generator)
+        flow.log_prob(x, generator, context=context)
         place = f"block {found[0]}" if found else "the objective"
     except NonFiniteError as error:
         place = f"the data ({error})"

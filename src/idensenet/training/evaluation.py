@@ -50,11 +50,12 @@ def score_rows(
         raise OptionError("There is no sample to evaluate on.")
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(rows), batch):
-        x, y = split.batch(rows[start : start + batch])
+        x, y, c = split.batch(rows[start : start + batch])
+        c = None if c is None else c.to(flow.device, flow.dtype)
         x = x.to(flow.device) if flow.levels else x.to(flow.device, flow.dtype)
-        found = flow.log_prob_terms(x)
+        found = flow.log_prob_terms(x, context=c)
         if isinstance(flow, HybridFlow) and y is not None:
-            found["probabilities"] = flow.classify(x).softmax(1)
+            found["probabilities"] = flow.classify(x, context=c).softmax(1)
             found["label"] = y.to(flow.device)
         for name, value in found.items():
             parts.setdefault(name, []).append(value)

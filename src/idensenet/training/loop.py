@@ -72,6 +72,9 @@ class Trainer:
     def prepare(self, x: Tensor) -> Tensor:
         return x.to(self.fabric.device) if self.flow.levels else x.to(self.fabric.device, self.flow.dtype)
 
+    def given(self, context: Tensor | None) -> Tensor | None:
+        return None if context is None else context.to(self.fabric.device, self.flow.dtype)
+
     def start(self) -> None:
         """Take from the data what is to be taken from it: ActNorm, standardisation. The same on every rank."""
         first = Batches(
@@ -79,8 +82,11 @@ class Trainer:
         )
         self.flow.eval()
         if self.config.model.preprocess in ("standardize", "whiten"):
-            self.flow.standardize(torch.from_numpy(self.source.train.x[:]).to(self.fabric.device, self.flow.dtype))
-        self.flow.initialize(self.prepare(first(0)[0]))
+            rows, context = self.source.train.x, self.source.train.context
+            given = None if context is None else self.given(torch.from_numpy(context))
+            self.flow.standardize(torch.from_numpy(rows[:]).to(self.fabric.device, self.flow.dtype), given)
+        x, _, c = first(0)
+        self.flow.initialize(self.prepare(x), self.given(c))
         self.average = Average(self.flow, self.config.train.average)
 
     def compile(self, display: Display) -> None:
@@ -96,9 +102,10 @@ class Trainer:
         self.flow.train()
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         try:
-            x = self.prepare(self.batches(0)[0])
+            x, _, c = self.batches(0)
             wanted = next(p for p in self.flow.parameters() if p.requires_grad)
-            torch.autograd.grad(self.flow.log_prob(x, self.generator.manual_seed(0)).sum(), wanted)
+            generator = self.generator.manual_seed(0)
+            torch.autograd.grad(self.flow.log_prob(self.prepare(x), generator, context=self.given(c)).sum(), wanted)
         except Exception as error:
             if wish == "on":
                 raise OptionError(f"The blocks cannot be compiled here: {error!s:.200}; use --train.compile off.") from error
@@ -158,9 +165,10 @@ class Trainer:
         self.optimizer.zero_grad()
         self.generator.manual_seed(seed_of(t.seed, 3, number, self.rank))
         for i in range(t.accumulate):
-            x, y = self.batches(number * t.accumulate + i)
+            x, y, c = self.batches(number * t.accumulate + i)
             x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
-            loss, shown = self.objective(self.prepare(x), None if y is None else y.to(self.fabric.device), self.generator)
+            y = None if y is None else y.to(self.fabric.device)
+            loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c))
             self.fabric.backward(loss / t.accumulate)
             for name, value in shown.items():
                 self.recent.setdefault(name, []).append(value)
@@ -198,8 +206,9 @@ class Trainer:
         self.progress.skipped += int(self.bad)
         self.bad.zero_()
         if int(self.bad_in_a_row) >= PATIENCE:
-            x, _ = self.batches((self.progress.step - 1) * self.config.train.accumulate)
-            raise NonFiniteError(f"{PATIENCE} steps in a row {diagnosis(self.flow, self.prepare(x), self.generator)}")
+            x, _, c = self.batches((self.progress.step - 1) * self.config.train.accumulate)
+            found = diagnosis(self.flow, self.prepare(x), self.generator, self.given(c))
+            raise NonFiniteError(f"{PATIENCE} steps in a row {found}")
         t, done = self.config.train, self.progress.step - last
         seconds = time.monotonic() - began
         self.account()
