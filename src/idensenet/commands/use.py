@@ -1,4 +1,4 @@
-"""Using a trained model: evaluate, sample, score, reconstruct, certify, report."""
+"""Using a trained model: evaluate, sample, reconstruct, certify, report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import torch
 
 from idensenet.commands.parsing import Parser, add_groups
 from idensenet.commands.train import source_of
-from idensenet.config import Config, DataConfig
-from idensenet.data.shuffle import split_rows
+from idensenet.config import Config
 from idensenet.data.source import Source, Split
-from idensenet.data.table import read_table, read_with_context
+from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
@@ -26,7 +25,7 @@ from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.run import RunFolder
 
 
-def _model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, Source]:
+def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, Source]:
     """A trained model and the data it was trained on; options given on the command line change what is read."""
     flow = load(run, step=step)
     assert flow.config is not None
@@ -46,7 +45,7 @@ def _output_folder(run: str) -> Path:
     return Path(run) if RunFolder(run).exists() else Path()
 
 
-def _parser(command: str, description: str, example: str) -> Parser:
+def model_parser(command: str, description: str, example: str) -> Parser:
     parser = Parser(command, description, example)
     parser.add_argument("run", type=str, help="folder of a run, or a model that comes with the package (moons, ...)")
     parser.add_argument("--step", type=str, default="last", help="which checkpoint of the run: a number, last or best")
@@ -54,15 +53,15 @@ def _parser(command: str, description: str, example: str) -> Parser:
 
 
 def evaluate(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = model_parser(
         "evaluate", "Score a model on held-out data, every term itemised.", "idensenet evaluate runs/moons --samples 1000"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many held-out samples; all by default")
     parser.add_argument("--batch", type=int, default=100, help="samples at a time; changes no number")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
-    flow, source = _model_and_source(values.run, values.step, values.data)
-    scores = _with_progress("evaluating", flow, source.test, values.samples, values.batch)
+    flow, source = model_and_source(values.run, values.step, values.data)
+    scores = with_progress("evaluating", flow, source.test, values.samples, values.batch)
     found = {"run": values.run, "step": values.step, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
     _print_summary(found, flow, source)
     folder = _output_folder(values.run)
@@ -71,7 +70,7 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
-def _with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int) -> dict[str, torch.Tensor]:
+def with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int) -> dict[str, torch.Tensor]:
     from rich.progress import Progress
 
     rows = first_rows(split, limit)
@@ -112,7 +111,7 @@ def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
 
 
 def sample(arguments: list[str]) -> int:
-    parser = _parser("sample", "Draw samples from a model.", "idensenet sample runs/digits -n 64 --out samples.png")
+    parser = model_parser("sample", "Draw samples from a model.", "idensenet sample runs/digits -n 64 --out samples.png")
     parser.add_argument("-n", "--number", type=int, default=64, help="how many")
     parser.add_argument("--out", type=str, default="samples.png", help="a .png picture, or .npy / .csv for the numbers")
     parser.add_argument("--temperature", type=float, default=1.0, help="scale of the latent noise; below 1 for typical samples")
@@ -124,7 +123,7 @@ def sample(arguments: list[str]) -> int:
         help="of a conditional model: numbers as '[1, 2]', or a table with a row each",
     )
     values = parser.read(arguments)
-    out = _writable(values.out, (".png", ".npy", ".csv"))
+    out = writable(values.out, (".png", ".npy", ".csv"))
     flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     given = _given(flow, values.context, values.number)
@@ -167,7 +166,7 @@ def _picture_of_samples(flow: Flow, drawn: torch.Tensor, out: Path) -> None:
         save_image(image_grid(drawn, flow.levels, scale=magnification(flow.shape[1])), out)
 
 
-def _writable(path: str, endings: tuple[str, ...]) -> Path:
+def writable(path: str, endings: tuple[str, ...]) -> Path:
     out = Path(path)
     if out.suffix not in endings:
         raise OptionError(f"--out {path} must end in {' or '.join(endings)}.")
@@ -176,65 +175,16 @@ def _writable(path: str, endings: tuple[str, ...]) -> Path:
     return out
 
 
-def score(arguments: list[str]) -> int:
-    parser = _parser(
-        "score",
-        "Log-density, typicality and quantile of every row of your data.",
-        "idensenet score runs/mine --data.table new.csv --out scores.csv",
-    )
-    parser.add_argument("--out", type=str, default="scores.csv", help="CSV file to write")
-    parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
-    add_groups(parser, Config(), ("data",))
-    values = parser.read(arguments)
-    out = _writable(values.out, (".csv",))
-    if not (values.data.table or values.data.folder or values.data.name):
-        raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
-    flow, trained_on = _model_and_source(values.run, values.step)
-    found = _own_scores(flow, values.data, trained_on).cpu().double()
-    reference = (
-        _with_progress("scoring training data", flow, trained_on.train, values.reference, 100)["log_prob"].cpu().double()
-    )
-    ordered = reference.sort().values
-    quantile = torch.searchsorted(ordered, found.contiguous(), right=True).double() / len(ordered)
-    typicality = (found - reference.mean()).abs() / reference.std()
-    lines = ["row,log_density,typicality,quantile"]
-    for i, (a, b, c) in enumerate(zip(found.tolist(), typicality.tolist(), quantile.tolist(), strict=True)):
-        lines.append(f"{i},{a:.9g},{b:.6g},{c:.6g}")
-    write_atomically(out, "\n".join(lines) + "\n")
-    print(f"{len(found)} rows in {out}: log_density in nats; typicality, the distance from the training mean in deviations;")
-    print(f"quantile, the fraction of {len(reference)} training samples that are no more likely")
-    return 0
-
-
-def _own_scores(flow: Flow, given: DataConfig, trained_on: Source) -> torch.Tensor:
-    """Log-densities of one's own rows or images, in the order of the file or of the file names."""
-    if given.table is not None:
-        names = given.columns or trained_on.columns or None
-        table, context = read_with_context(Path(given.table), names, given.context or trained_on.context)
-        if table.values.shape[1:] != flow.shape:
-            raise OptionError(f"The model takes {flow.shape[0]} columns, but {given.table} has {table.values.shape[1]}.")
-        split = Split(table.values, context=context.values if context.columns else None)
-        return _with_progress("scoring", flow, split, None, 100)["log_prob"]
-    source = source_of(Config(data=given))
-    if source.shape != flow.shape:
-        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
-    if given.folder is None:
-        return _with_progress("scoring", flow, source.test, None, 100)["log_prob"]
-    parts = [_with_progress("scoring", flow, part, None, 100)["log_prob"] for part in (source.train, source.test)]
-    rows = np.concatenate(split_rows(len(source.train) + len(source.test), 0.1, given.split_seed))
-    return torch.cat(parts)[torch.from_numpy(np.argsort(rows))]
-
-
 def reconstruct(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = model_parser(
         "reconstruct", "Send held-out data there and back.", "idensenet reconstruct runs/digits --out round_trip.png"
     )
     parser.add_argument("-n", "--number", type=int, default=32, help="how many samples")
     parser.add_argument("--out", type=str, default="round_trip.png", help="picture to write")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
-    out = _writable(values.out, (".png",))
-    flow, source = _model_and_source(values.run, values.step, values.data)
+    out = writable(values.out, (".png",))
+    flow, source = model_and_source(values.run, values.step, values.data)
     x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))
     c = None if c is None else c.to(flow.dtype)
     x = x if flow.levels else x.to(flow.dtype)
@@ -251,14 +201,16 @@ def reconstruct(arguments: list[str]) -> int:
 
 
 def certify(arguments: list[str]) -> int:
-    values = _parser("certify", "Guaranteed Lipschitz bounds of every block.", "idensenet certify runs/moons").read(arguments)
+    values = model_parser("certify", "Guaranteed Lipschitz bounds of every block.", "idensenet certify runs/moons").read(
+        arguments
+    )
     certificate = load(values.run, step=values.step).certify()
     print(certificate)
     return 0 if certificate.contractive else 1
 
 
 def report(arguments: list[str]) -> int:
-    values = _parser("report", "Write the page of a run.", "idensenet report runs/moons").read(arguments)
+    values = model_parser("report", "Write the page of a run.", "idensenet report runs/moons").read(arguments)
     from idensenet.report.page import write_report
 
     run = RunFolder(values.run)

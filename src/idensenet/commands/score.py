@@ -1,0 +1,184 @@
+"""idensenet score: how odd each row or image is, and how well a model tells another data set from its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idensenet.anomaly import auroc, oddness
+from idensenet.commands.parsing import add_groups
+from idensenet.commands.train import source_of
+from idensenet.commands.use import model_and_source, model_parser, with_progress, writable
+from idensenet.config import Config, DataConfig
+from idensenet.data.catalog import open_source
+from idensenet.data.shuffle import split_rows
+from idensenet.data.source import Source, Split
+from idensenet.data.table import read_with_context
+from idensenet.errors import OptionError
+from idensenet.files import write_atomically
+from idensenet.flow import Flow
+from idensenet.storage import load
+
+FLIPPED = ":flipped"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is scored: parts that stay where they are, and the place of each sample in the order that is asked for."""
+
+    parts: tuple[Split, ...]
+    order: np.ndarray[Any, Any] | None = None
+
+    def scores(self, what: str, flow: Flow, limit: int | None) -> dict[str, Tensor]:
+        found = [with_progress(what, flow, part, limit if self.order is None else None, 100) for part in self.parts]
+        joined = {name: torch.cat([each[name] for each in found]).cpu().double() for name in found[0]}
+        if self.order is None:
+            return joined
+        return {name: value[torch.from_numpy(self.order)][:limit] for name, value in joined.items()}
+
+
+def score(arguments: list[str]) -> int:
+    parser = model_parser(
+        "score",
+        "Log-density, typicality and quantile of every row of your data; with --against, how well they tell two sets apart.",
+        "idensenet score runs/mine --data.table new.csv --out scores.csv",
+    )
+    parser.add_argument("--out", type=str, default="scores.csv", help="CSV file to write")
+    parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
+    parser.add_argument("--background", type=str | None, default=None, help="run of a background model, for likelihood ratios")
+    parser.add_argument(
+        "--against", type=str | None, default=None, help=f"another data set, folder or table; NAME{FLIPPED}: upside down"
+    )
+    parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
+    add_groups(parser, Config(), ("data",))
+    values = parser.read(arguments)
+    out = writable(values.out, (".csv",))
+    own_data = bool(values.data.table or values.data.folder or values.data.name)
+    if not own_data and values.against is None:
+        raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
+    flow, trained_on = model_and_source(values.run, values.step, values.data if not own_data else None)
+    background = None if values.background is None else load(values.background)
+    if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
+        raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
+    own = own_rows(flow, values.data, trained_on) if own_data else Samples((trained_on.test,))
+    reference = with_progress("scoring training data", flow, trained_on.train, values.reference, 100)["log_prob"].cpu().double()
+    sets = {"own": own}
+    if values.against is not None:
+        sets["other"] = other_rows(values.against, flow, values.data.root, trained_on)
+    found = {name: _oddness(flow, background, split, values.samples, reference) for name, split in sets.items()}
+    write_atomically(out, _csv(found, reference, labelled=values.against is not None))
+    _explain(found, reference, out)
+    if values.against is not None:
+        _compare(found, values.against, trained_on.name if not own_data else "your data", out.with_suffix(".json"))
+    return 0
+
+
+def _oddness(flow: Flow, background: Flow | None, rows: Samples, limit: int | None, reference: Tensor) -> dict[str, Tensor]:
+    scores = rows.scores("scoring", flow, limit)
+    behind = None if background is None else rows.scores("scoring, background", background, limit)["log_prob"]
+    return oddness(scores["log_prob"], reference, behind, scores.get("probabilities"))
+
+
+def _csv(found: dict[str, dict[str, Tensor]], reference: Tensor, labelled: bool) -> str:
+    ordered = reference.sort().values
+    more = [name for name in ("ratio", "entropy") if name in found["own"]]
+    lines = [",".join([*(["set"] if labelled else []), "row", "log_density", "typicality", "quantile", *more])]
+    for name, scores in found.items():
+        log_prob = -scores["log_density"]
+        quantile = torch.searchsorted(ordered, log_prob.contiguous(), right=True).double() / len(ordered)
+        columns = [log_prob.tolist(), scores["typicality"].tolist(), quantile.tolist(), *[scores[m].tolist() for m in more]]
+        for i, (first, *rest) in enumerate(zip(*columns, strict=True)):
+            lines.append(",".join([*([name] if labelled else []), str(i), f"{first:.9g}", *(f"{value:.6g}" for value in rest)]))
+    return "\n".join(lines) + "\n"
+
+
+def _explain(found: dict[str, dict[str, Tensor]], reference: Tensor, out: Path) -> None:
+    rows = sum(len(scores["log_density"]) for scores in found.values())
+    print(f"{rows} rows in {out}: log_density in nats; typicality, the distance from the training mean in deviations;")
+    print(f"quantile, the fraction of {len(reference)} training samples that are no more likely", end="")
+    more = {
+        "ratio": "ratio, how much likelier the background model finds it in nats",
+        "entropy": "entropy of the class probabilities in nats",
+    }
+    print("".join(f"; {words}" for name, words in more.items() if name in found["own"]))
+
+
+def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"telling {against} from {own}")
+    for column in ("score", "AUROC", "95 % interval"):
+        table.add_column(column, justify="left" if column == "score" else "right")
+    summary: dict[str, Any] = {"own": own, "against": against, "samples": {n: len(s["log_density"]) for n, s in found.items()}}
+    for name in found["own"]:
+        area = auroc(found["own"][name], found["other"][name])
+        table.add_row(name, f"{area.value:.4f}", f"{area.low:.4f} to {area.high:.4f}")
+        summary[name] = area._asdict()
+    Console().print(table)
+    write_atomically(out, json.dumps(summary, indent=1) + "\n")
+    print(f"1 tells them apart always, 0.5 is chance, below it the other set looks less odd than the own one; written to {out}")
+
+
+# What is scored
+
+
+def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
+    """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
+    if given.table is not None:
+        return _table(Path(given.table), flow, given.columns or trained_on.columns, given.context or trained_on.context)
+    source = source_of(Config(data=given))
+    if source.shape != flow.shape:
+        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
+    if given.folder is None:
+        return Samples((source.test,))
+    rows = np.concatenate(split_rows(len(source.train) + len(source.test), 0.1, given.split_seed))
+    return Samples((source.train, source.test), np.argsort(rows))
+
+
+def _table(path: Path, flow: Flow, columns: tuple[str, ...], context: tuple[str, ...]) -> Samples:
+    table, given = read_with_context(path, columns or None, context)
+    if table.values.shape[1:] != flow.shape:
+        raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {table.values.shape[1]}.")
+    return Samples((Split(table.values, context=given.values if given.columns else None),))
+
+
+def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
+    """Another data set in the form that the model takes: images are brought to its size, channels and levels."""
+    name, flipped = word.removesuffix(FLIPPED), word.endswith(FLIPPED)
+    path = Path(name)
+    if path.is_file():
+        return _table(path, flow, trained_on.columns, trained_on.context)
+    if path.is_dir():
+        if flow.levels is None:
+            raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")
+        source = open_source(None, root=root, folder=path, size=flow.shape[1], channels=flow.shape[0])
+        images, levels = np.concatenate([source.train.x, source.test.x]), 256
+    else:
+        source = open_source(name, root=root)
+        images, levels = source.test.x[:], source.levels or 0
+    if flow.levels is None or not levels:
+        if source.shape != flow.shape or bool(levels) != (flow.levels is not None):
+            raise OptionError(f"The model takes samples of shape {flow.shape}, but {name} has {source.shape}.")
+        return Samples((Split(images),))
+    fitted = fit_images(torch.from_numpy(np.ascontiguousarray(images)), levels, flow.shape, flow.levels)
+    return Samples((Split((fitted.flip(2) if flipped else fitted).numpy()),))
+
+
+def fit_images(images: Tensor, levels: int, shape: tuple[int, ...], wanted: int) -> Tensor:
+    """Images of other sizes, channels and levels, as uint8 of the shape and levels wanted."""
+    if tuple(images.shape[1:]) == shape and levels == wanted:
+        return images
+    x = images.float() / (levels - 1)
+    if x.shape[1] != shape[0]:
+        x = x.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
+    if tuple(x.shape[2:]) != shape[1:]:
+        x = F.interpolate(x, size=shape[1:], mode="bilinear", align_corners=False, antialias=True)
+    return (x.clamp(0, 1) * (wanted - 1)).round().to(torch.uint8)
