@@ -4,7 +4,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
 
-SHORT = {"max_iter": 30, "blocks": 3}
+SHORT = {"max_iter": 30, "blocks": 3, "folds": 1}
 
 
 @parametrize_with_checks([FlowDensity(**SHORT), FlowOutlierDetector(**SHORT), FlowClassifier(**SHORT)])

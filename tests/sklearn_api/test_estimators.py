@@ -20,8 +20,9 @@ from sklearn.preprocessing import StandardScaler
 from idensenet.bijections.whiten import shrinkage
 from idensenet.errors import DataError, OptionError
 from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
+from idensenet.sklearn.fitting import Rows, divided
 
-SHORT = {"max_iter": 60, "blocks": 3, "random_state": 0}
+SHORT = {"max_iter": 60, "blocks": 3, "folds": 1, "random_state": 0}
 
 
 def rows(n=300, seed=0):
@@ -105,6 +106,19 @@ def test_early_stopping_ends_with_the_best_weights_and_can_be_switched_off():
     assert model.n_iter_ < 2000
     assert model.history_[-1][0] == model.n_iter_
     assert FlowDensity(**{**SHORT, "early_stopping": False}).fit(rows(60)).n_iter_ == 60
+
+
+def test_with_folds_every_row_is_held_out_once_and_the_flow_is_fitted_to_all():
+    parts = divided(Rows(torch.arange(23.0)[:, None]), 5, 0.5, 0)
+    assert sorted(torch.cat([out.x[:, 0] for _, out in parts]).tolist()) == list(range(23))
+    assert all(sorted([*a.x[:, 0].tolist(), *b.x[:, 0].tolist()]) == list(range(23)) for a, b in parts)
+    options = {**SHORT, "folds": 3}
+    model = FlowDensity(**options).fit(rows(150))
+    best = min(model.history_, key=lambda entry: entry[1])[0]
+    again = FlowDensity(**{**options, "early_stopping": False, "max_iter": best}).fit(rows(150))
+    np.testing.assert_allclose(model.score_samples(rows(20)), again.score_samples(rows(20)), atol=1e-9)
+    with pytest.raises(OptionError, match="folds=0 must be"):
+        FlowDensity(folds=0).fit(rows())
 
 
 def test_warm_start_goes_on_where_it_was():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,10 +21,11 @@ from typing_extensions import Self
 from idensenet.config import Config
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
-from idensenet.sklearn.fitting import Loss, Options, Rows, fit, new_flow
+from idensenet.sklearn.fitting import Loss, Options, Rows, divided, fit, new_flow
 from idensenet.sklearn.table import Array, check_density
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
+FOLDED = 400  # rows below which a fifth of them says too little, and all are held out in turn
 AT_ONCE = 1000  # rows that are scored together
 
 
@@ -46,7 +48,8 @@ def and_options_of(parent: type) -> Callable[[Init], Init]:
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. `flow_` is the fitted flow, a torch module with all that the rest of the package can do with it.
 
-    A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it.
+    A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it. Below 400
+    rows, as by `folds=5`, all rows are held out in turn to find the number of steps, and the flow is then fitted to all.
     """
 
     flow_: Flow
@@ -66,6 +69,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int = 128,
         early_stopping: bool = True,
         validation_fraction: float = 0.15,
+        folds: int | None = None,
         n_iter_no_change: int = 10,
         tol: float = 1e-4,
         dtype: str = "float64",
@@ -86,6 +90,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.folds = folds
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.dtype = dtype
@@ -101,6 +106,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name}={value!r} must be a positive integer.")
+        if self.folds is not None and (not isinstance(self.folds, int | np.integer) or self.folds < 1):
+            raise OptionError(f"folds={self.folds!r} must be a positive integer, or None to leave it to the number of rows.")
         for name in ("learning_rate", "lipschitz", "validation_fraction"):
             value = getattr(self, name)
             if not value > 0 or (name != "learning_rate" and not value < 1):
@@ -164,9 +171,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if not again:
             self.flow_ = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
             self.flow_.standardize(rows.x, rows.context)
-        train, held_out = self._divided(rows, seed)
+        splits = self._splits(rows, seed, again)
         steps = self.max_iter
-        if self.early_stopping and held_out is None:
+        if self.early_stopping and not splits:
             warnings.warn(
                 f"{len(x)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
                 "give more rows, or early_stopping=False.",
@@ -179,13 +186,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 self.weight_decay,
                 steps,
                 self.batch_size,
-                self.n_iter_no_change if held_out is not None else steps + 1,
+                self.n_iter_no_change,
                 self.tol,
                 seed,
                 report,
             )
             loss: Loss = self._loss
-            self.history_ = fit(self.flow_, loss, train, held_out, options)
+            self.history_ = fit(self.flow_, loss, rows, splits, options)
         self.n_iter_ = self.history_[-1][0]
         self.certificate_ = self.flow_.certify()
         with torch.no_grad():
@@ -194,14 +201,17 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self.inverse_error_bound_ = float(bound.max())
         return self
 
-    def _divided(self, rows: Rows, seed: int) -> tuple[Rows, Rows | None]:
-        """Training and held-out rows."""
-        n = len(rows)
-        if not self.early_stopping or n < FEWEST:
-            return rows, None
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
-        out = min(max(2, round(self.validation_fraction * n)), n - 2)
-        return rows.take(order[out:]), rows.take(order[:out])
+    def _splits(self, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
+        """Copies of the flow, with the rows they train on and those held out; with folds each starts from its own Gaussian."""
+        if not self.early_stopping or len(rows) < FEWEST:
+            return []
+        folds = self.folds or (5 if len(rows) < FOLDED else 1)
+        parts = divided(rows, min(folds, len(rows)), self.validation_fraction, seed)
+        copies = [copy.deepcopy(self.flow_) for _ in parts]
+        if folds > 1 and not again:
+            for each, (train, _) in zip(copies, parts, strict=True):
+                each.standardize(train.x, train.context)
+        return [(each, *part) for each, part in zip(copies, parts, strict=True)]
 
     @contextmanager
     def _progress(self, steps: int) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -98,41 +98,93 @@ def evaluation(flow: Flow) -> Iterator[None]:
         flow.train(was)
 
 
-def fit(flow: Flow, loss: Loss, train: Rows, held_out: Rows | None, options: Options) -> list[tuple[int, float]]:
-    """Train the flow and leave it with its best averaged weights, by the loss on held-out rows (on its own, if there are none).
+class Training:
+    """One flow on its way: the optimiser, the averaged weights and the order of its rows."""
 
-    Returns (step, loss) of every evaluation; the first is that of the flow as it came.
-    """
-    parameters = list(flow.parameters())
-    optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay)
-    average = Average(flow, 0.99)
-    generator = torch.Generator().manual_seed(options.seed)
-    order = batches(len(train), options.batch_size, generator)
-    every = min(max(10, -(-len(train) // options.batch_size)), max(1, options.max_iter))
-    judged = held_out or train
-    best, best_step = mean_loss(flow, loss, judged), 0
-    best_state, history = copy.deepcopy(flow.state_dict()), [(0, best)]
-    noise = torch.Generator(flow.device).manual_seed(options.seed + 1)
-    for step in range(1, options.max_iter + 1):
-        flow.train()
-        optimizer.zero_grad()
-        value = loss(flow, train.take(next(order).to(train.x.device)), noise).mean()
-        value.backward()  # type: ignore[no-untyped-call]
-        clip(parameters, 10.0)
-        optimizer.step()
-        average.update(parameters, step)
-        if step % every and step != options.max_iter:
-            continue
-        with average.swapped_in(flow):
-            score = mean_loss(flow, loss, judged)
-            if score < best - options.tol:
-                best, best_step, best_state = score, step, copy.deepcopy(flow.state_dict())
+    def __init__(self, flow: Flow, loss: Loss, train: Rows, options: Options) -> None:
+        self.flow, self.loss, self.train = flow, loss, train
+        self.parameters = list(flow.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, options.learning_rate, weight_decay=options.weight_decay)
+        self.average = Average(flow, 0.99)
+        self.order = batches(len(train), options.batch_size, torch.Generator().manual_seed(options.seed))
+        self.noise = torch.Generator(flow.device).manual_seed(options.seed + 1)
+        self.done = 0
+
+    def advance(self, steps: int) -> None:
+        self.flow.train()
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            rows = self.train.take(next(self.order).to(self.train.x.device))
+            self.loss(self.flow, rows, self.noise).mean().backward()  # type: ignore[no-untyped-call]
+            clip(self.parameters, 10.0)
+            self.optimizer.step()
+            self.done += 1
+            self.average.update(self.parameters, self.done)
+
+    def score(self, rows: Rows) -> float:
+        """The mean loss of the averaged weights."""
+        with self.average.swapped_in(self.flow):
+            score = mean_loss(self.flow, self.loss, rows)
         if score != score:
             raise NonFiniteError("The loss became NaN; use a smaller learning_rate.")
-        history.append((step, score))
-        options.report(step, score)
+        return score
+
+    def state(self) -> dict[str, Tensor]:
+        with self.average.swapped_in(self.flow):
+            return copy.deepcopy(self.flow.state_dict())
+
+
+def divided(rows: Rows, folds: int, fraction: float, seed: int) -> list[tuple[Rows, Rows]]:
+    """(training, held-out) rows: one split with a fraction held out, or as many as there are folds."""
+    n = len(rows)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
+    if folds == 1:
+        out = min(max(2, round(fraction * n)), n - 2)
+        return [(rows.take(order[out:]), rows.take(order[:out]))]
+    parts = torch.tensor_split(order, folds)
+    return [(rows.take(torch.cat([p for j, p in enumerate(parts) if j != i])), rows.take(part)) for i, part in enumerate(parts)]
+
+
+def fit(
+    flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, Rows]], options: Options
+) -> list[tuple[int, float]]:
+    """Train the flow on the rows for as many steps as (copy of it, training, held-out rows) gain from on held-out rows.
+
+    With one split, the copy that was best is taken as it is. Without any, all steps are taken. Returns the held-out loss over
+    steps, from that of the flow as it came on.
+    """
+    if not splits:
+        training = Training(flow, loss, rows, options)
+        history = [(0, mean_loss(flow, loss, rows))]
+        if options.max_iter:
+            training.advance(options.max_iter)
+            history.append((options.max_iter, training.score(rows)))
+        flow.load_state_dict(training.state())
+        flow.eval()
+        return history
+    runs = [(Training(copied, loss, train, options), held_out) for copied, train, held_out in splits]
+    total = sum(len(held_out) for _, held_out in runs)
+
+    def score() -> float:
+        return sum(run.score(held_out) * len(held_out) for run, held_out in runs) / total
+
+    every = min(max(10, -(-len(rows) // options.batch_size)), options.max_iter)
+    history = [(0, score())]
+    best_step, best, best_state = 0, history[0][1], runs[0][0].state()
+    for step in range(every, options.max_iter + 1, every):
+        for run, _ in runs:
+            run.advance(every)
+        history.append((step, score()))
+        options.report(*history[-1])
+        if history[-1][1] < best - options.tol:
+            best_step, best, best_state = step, history[-1][1], runs[0][0].state()
         if step - best_step >= options.patience * every:
             break
-    flow.load_state_dict(best_state)
+    if len(runs) == 1:
+        flow.load_state_dict(best_state)
+    else:
+        training = Training(flow, loss, rows, options)
+        training.advance(best_step)
+        flow.load_state_dict(training.state())
     flow.eval()
     return history
