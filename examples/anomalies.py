@@ -28,11 +28,12 @@ scores = [torch.from_numpy(detector.score_samples(rows)) for rows in (train, tes
 found = [oddness(each, scores[0]) for each in scores[1:]]
 figure = Figure(figsize=(9, 4), layout="constrained")
 left, right = figure.subplots(1, 2)
-bins = np.linspace(np.quantile(scores[2], 0.05), scores[0].max(), 50)
+top = float(torch.cat(scores).max()) + 1
+bins = np.geomspace(1, top - float(scores[2].min()), 40)
 for values, label in ((scores[1], "benign"), (scores[2], "malignant")):
-    left.hist(np.clip(values, bins[0], None), bins, alpha=0.6, density=True, label=label)
-left.axvline(detector.offset_, color="black", linestyle="--", label="threshold")
-left.set(xlabel="log-density", ylabel="frequency", title="how likely held-out rows are")
+    left.hist(top - values.numpy(), bins, alpha=0.6, label=label)
+left.axvline(top - detector.offset_, color="black", linestyle="--", label="threshold")
+left.set(xlabel="nats below the likeliest row", ylabel="held-out rows", xscale="log", title="how unlikely rows are")
 left.legend()
 for name in ("log_density", "typicality"):
     area = auroc(found[0][name], found[1][name])

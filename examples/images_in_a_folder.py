@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -30,14 +31,11 @@ with tempfile.TemporaryDirectory() as place:
     assert main(["score", run, *data, "--reference", "100", "--samples", "100", "--out", str(Path(place) / "scores.csv")]) == 0
     flow = idn.load(run)
     rows = np.loadtxt(Path(place) / "scores.csv", delimiter=",", skiprows=1)
-    files = sorted(folder.iterdir())
 
 order = rows[:, 1].argsort()
 drawn = flow.sample(40)
 digits = (load_digits().images * 15.9).astype(np.uint8)[:, None]
-figure = Figure(figsize=(9, 3.4), layout="constrained")
-import torch  # noqa: E402
-
+figure = Figure(figsize=(9, 2.4), layout="constrained")
 pages = (drawn, torch.from_numpy(digits[order[:40]]), torch.from_numpy(digits[order[-40:]]))
 for axis, page, title in zip(figure.subplots(1, 3), pages, ("samples", "the least likely files", "the likeliest files")):
     axis.imshow(image_grid(page, 256, 8), interpolation="nearest")

@@ -39,8 +39,10 @@ def exact(theta: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 theta = random.uniform(-1, 1, (4000, 2))
-posterior = FlowDensity(blocks=8, growth=32, max_iter=steps, n_iter_no_change=30, random_state=0).fit(theta, context=moons(theta))
-side = np.linspace(-1, 1, 300)
+posterior = FlowDensity(blocks=8, growth=32, max_iter=steps, n_iter_no_change=30, random_state=0).fit(
+    theta, context=moons(theta)
+)
+side = np.linspace(-0.5, 0.5, 300)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
 figure = Figure(figsize=(9, 3.2), layout="constrained")
 axes = figure.subplots(1, 3, sharex=True, sharey=True)
@@ -49,6 +51,6 @@ for axis, values, title in zip(axes, (exact(grid, np.zeros(2)), learned), ("exac
     axis.pcolormesh(side, side, values.reshape(300, 300), cmap="Blues", rasterized=True)
     axis.set_title(f"{title} at x = (0, 0)")
 axes[2].scatter(*posterior.sample(1000, random_state=0, context=[0, 0]).T, s=3)
-axes[2].set(title="samples", xlim=(-1, 1), ylim=(-1, 1))
+axes[2].set(title="samples", xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
 figure.savefig(out, dpi=120)
 print(f"picture: {out}")
