@@ -19,7 +19,7 @@ from idensenet.errors import OptionError
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
-from idensenet.reproduce.writing import header, in_words, lines
+from idensenet.reproduce.writing import header, in_words, lines, published
 
 FAST = {
     "data.name": "moons",
@@ -154,7 +154,7 @@ def test_cells_in_words():
     assert in_words(Cell(None, None, 3.0), 3) == "–"
     table = Table("t", ("a", "b"), (("x", (Cell(1.0), Cell(2.0, None, 2.5))), ("y", (Cell(1.0), Cell()))), 1)
     assert header(table) == ["a", "b", "b, paper"]
-    assert lines(table) == [["x", "1.0", "2.0", "2.5"], ["y", "1.0", "–", ""]]
+    assert lines(table) == [["x", "1.0", "2.0", "2.50"], ["y", "1.0", "–", ""]]
 
 
 def test_a_difference_within_its_error_shows_nothing():
@@ -196,3 +196,8 @@ def test_the_paper_budget_takes_its_first_step(name, tmp_path, monkeypatch):
     run = Pool(tmp_path, 0, "data", extra, stop_after=1).train([PAPER[name]])[name]
     assert run.step == 1
     assert all(bool(value.isfinite().all()) for value in run.last_flow.state_dict().values() if value.is_floating_point())
+
+
+def test_large_numbers_and_the_papers_have_the_digits_they_need():
+    assert in_words(Cell(1200.0), 3) == "1,200"
+    assert [published(Cell(paper=value)) for value in (3.4, 1.004, 92.0, None)] == ["3.40", "1.004", "92.00", ""]

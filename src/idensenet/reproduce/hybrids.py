@@ -68,13 +68,15 @@ def _collect(work: Work) -> Result:
 def _claims(table: Table, samples: int) -> list[Claim]:
     claims = []
     for column in table.columns:
-        dense = table.cell("dense blocks", column).ours or 0.0
-        others = {row: table.cell(row, column).ours or 0.0 for row, _ in table.rows if row != "dense blocks"}
+        cells = {row: table.cell(row, column) for row, _ in table.rows}
+        dense = cells["dense blocks"].ours or 0.0
+        others = {row: cell.ours or 0.0 for row, cell in cells.items() if row != "dense blocks"}
         percent = column.startswith("accuracy")
         best = max(others, key=lambda row: others[row] if percent else -others[row])
         gap = dense - others[best] if percent else others[best] - dense
-        # of a difference between two accuracies on the same images; bits per dimension spread far less
-        error = 100 * math.sqrt(0.5 / samples) if percent else 0.005
+        # over evaluations; and for accuracies, of a difference between two on so many images
+        error = math.hypot(cells["dense blocks"].error or 0.0, cells[best].error or 0.0)
+        error = max(error, 100 * math.sqrt(0.5 / samples)) if percent else error
         holds = None if abs(gap) < 2 * error else gap > 0
         claims.append(
             Claim(f"{column}: dense blocks are the best", holds, f"ahead of {best} by {gap:+.2f}, resolution {2 * error:.2f}")

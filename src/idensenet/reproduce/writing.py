@@ -31,13 +31,17 @@ def in_words(cell: Cell, digits: int) -> str:
     if cell.ours is None:
         return "–"
     if cell.error is None:
-        return f"{cell.ours:.{digits}f}"
+        return f"{cell.ours:.{digits}f}" if abs(cell.ours) < 100 else f"{cell.ours:,.0f}"
     needed = math.ceil(-math.log10(cell.error)) if cell.error > 1e-9 else 0  # for its first digit
     return f"{cell.ours:.{digits}f} ± {cell.error:.{max(digits, needed)}f}"
 
 
 def published(cell: Cell) -> str:
-    return "" if cell.paper is None else f"{cell.paper:g}"
+    """As the paper prints it: at least two digits behind the point."""
+    if cell.paper is None:
+        return ""
+    text = f"{cell.paper:g}"
+    return text if len(text.partition(".")[2]) >= 2 else f"{cell.paper:.2f}"
 
 
 # Provenance
