@@ -127,7 +127,7 @@ CASES = {
         errors.OptionError,
         ["mean and std", "1 channels"],
     ),
-    "hybrid of vectors": (built(classes=3), errors.OptionError, ["classes", "factor_out=False"]),
+    "context of images": (built("digits-idensenet", context=2), errors.OptionError, ["context", "vectors"]),
     "hybrid that factors out": (
         built("digits-idensenet", classes=3, factor_out=True, growth=4),
         errors.OptionError,

@@ -94,8 +94,8 @@ def solutions(monkeypatch):
     found = []
     real = ResidualBlock.solve
 
-    def spy(self, y):
-        solution = real(self, y)
+    def spy(self, y, context=None):
+        solution = real(self, y, context)
         tol = self.solver.tol or (1e-12 if y.dtype == torch.float64 else 1e-6)
         size = y.flatten(1).norm(dim=1)
         goal = torch.clamp(4 * torch.finfo(y.dtype).eps * size, min=tol * (y[0].numel() ** 0.5))

@@ -145,7 +145,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return found
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(torch.device(self.device), getattr(torch, self.dtype))
+        copied = torch.from_numpy(np.array(values, order="C"))  # which may be read-only
+        return copied.to(torch.device(self.device), getattr(torch, self.dtype))
 
     # Fitting
 
