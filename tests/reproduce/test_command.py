@@ -128,7 +128,11 @@ def test_interrupted_it_saves_its_runs_and_says_so(tmp_path, sign):
     words += ["--", "--train.compile", "off", "--train.log_every", "1", "--model.blocks", "[2]"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "idensenet.cli", *words], stderr=subprocess.PIPE, env=environment, start_new_session=True
+        [sys.executable, "-m", "idensenet.cli", *words],
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which shells ignore in the background
     )
     runs = tmp_path / "out" / "runs" / "cpu"
     metrics = [runs / f"{name}-circles-0" / "metrics.jsonl" for name in ("toy-resflow",)]
