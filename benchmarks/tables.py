@@ -64,11 +64,11 @@ def gaussian(train: Array, held_out: Array, ridge: float, steps: int) -> Score:
 
 def mixture(train: Array, held_out: Array, config: tuple[int, str], steps: int) -> Score:
     components, kind = config
-    return GaussianMixture(components, covariance_type=kind, reg_covar=1e-2, n_init=3, random_state=0).fit(train).score_samples  # type: ignore[no-any-return]
+    return GaussianMixture(components, covariance_type=kind, reg_covar=1e-2, n_init=3, random_state=0).fit(train).score_samples
 
 
 def kernels(train: Array, held_out: Array, bandwidth: float, steps: int) -> Score:
-    return KernelDensity(bandwidth=bandwidth).fit(train).score_samples  # type: ignore[no-any-return]
+    return KernelDensity(bandwidth=bandwidth).fit(train).score_samples
 
 
 def ours(train: Array, held_out: Array, config: dict[str, Any], steps: int) -> Score:
@@ -95,7 +95,7 @@ def trained(
         optimizer.zero_grad()
         loss = -log_prob(x[torch.randint(len(x), (min(128, len(x)),), generator=generator)]).mean()
         if torch.isfinite(loss):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             optimizer.step()
     if kept is not None:
@@ -113,7 +113,7 @@ def zuko_flow(kind: str) -> Callable[..., Score]:
 
         def score(x: Array) -> Array:
             with torch.no_grad():
-                return model().log_prob(torch.from_numpy(x)).numpy()  # type: ignore[no-any-return]
+                return model().log_prob(torch.from_numpy(x)).numpy()
 
         return score
 

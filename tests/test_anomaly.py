@@ -111,6 +111,7 @@ def test_a_table_against_a_table(tmp_path, capsys):
         (["--against", "nowhere"], "There is no data set 'nowhere'"),
         (["--against", str(tmp_path)], "folder of images"),
         (["--against", "digits"], "takes samples of shape"),
+        (["--against", "moons:flipped"], "only images can be turned upside down"),
         (["--against", "moons", "--background", "digits"], "background model takes samples of shape"),
         ([], "What to score is missing"),
     ):

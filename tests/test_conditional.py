@@ -8,8 +8,10 @@ import torch
 from torch.func import jacrev, vmap
 
 import idensenet as idn
-from idensenet.bijections import Chain, Invert
+from idensenet.bijections import Chain, Invert, ResidualBlock
 from idensenet.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from idensenet.lipschitz import LipschitzLinear, Network, OperatorNorms
+from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
 from idensenet.solve import Anderson, Newton, Picard
 
 METHODS = {"exact": {}, "exact, recomputed": {"recompute": True}}
@@ -209,3 +211,16 @@ def test_a_conditional_block_backwards_takes_the_context_too():
         torch.testing.assert_close(found, right, rtol=0, atol=1e-10)
     torch.testing.assert_close(backwards.inverse(y, None, c)[0], x, rtol=0, atol=1e-10)
     torch.testing.assert_close(backwards.decode(backwards.encode(x, c), c), x, rtol=0, atol=1e-10)
+
+
+def test_the_bound_is_reached_where_nothing_is_lost():
+    """For a linear g whose context has no weight, the certificate is the constant itself, and no less would do."""
+    linear = LipschitzLinear(3 + 4, 3, 0.98).double()
+    with torch.no_grad():
+        linear.weight.copy_(torch.cat([-0.9 * torch.eye(3), torch.zeros(3, 4)], 1))
+    g = ConditionalNetwork(Network([linear]), embedding(2, 5, 4).double(), 3, 4)
+    bound = ResidualBlock(g).lipschitz(OperatorNorms(2.0))
+    (x, c), y = data(), torch.randn(5, 3).double()
+    ratio = (g.given(c)(x + y) - g.given(c)(x)).norm(dim=1) / y.norm(dim=1)
+    assert bool((ratio <= bound).all())
+    torch.testing.assert_close(ratio, torch.full_like(ratio, bound), rtol=1e-6, atol=0)

@@ -5,8 +5,9 @@ import math
 import pytest
 
 import idensenet as idn
-from idensenet.config import Config, LogDetConfig, ModelConfig, SolverConfig, override, recipe
+from idensenet.config import Config, LogDetConfig, ModelConfig, SolverConfig, recipe
 from idensenet.errors import OptionError, UnknownNameError
+from idensenet.overriding import override
 
 
 @pytest.mark.parametrize("name", idn.recipes())

@@ -49,10 +49,8 @@ class BijectionTransform(Transform):
 
     @property
     def sign(self) -> int:
-        """Residual blocks keep the orientation; asked for in one dimension only."""
-        if self.event_shape in ((), (1,)):
-            return 1
-        raise NotImplementedError
+        """Residual blocks keep the orientation; torch knows it in one dimension only."""
+        return 1 if self.event_shape in ((), (1,)) else super().sign
 
     def with_cache(self, cache_size: int = 1) -> BijectionTransform:
         if cache_size == self._cache_size:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split, Whiten
+from idensenet.checks import check_float, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
-from idensenet.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
-from idensenet.lipschitz import BlockCertificate, Certificate, LipschitzMap, OperatorNorms, fresh_norms
+from idensenet.errors import DtypeError, OptionError, ShapeError
+from idensenet.guarantees import certificate, inverse_error
+from idensenet.lipschitz import Certificate, fresh_norms
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.networks import RowNetwork
 from idensenet.logdet import ExactLogDet
@@ -34,11 +36,6 @@ def _scales(body: Bijection) -> list[Bijection]:
     if parts and isinstance(parts[-1], Split):
         return [*parts[:-1], *_scales(parts[-1].rest)]
     return parts
-
-
-def _leaves(body: Bijection) -> list[Bijection]:
-    """The parts of chains in chains, in order."""
-    return [leaf for part in body for leaf in _leaves(part)] if isinstance(body, Chain) else [body]
 
 
 class Flow(nn.Module):
@@ -91,22 +88,11 @@ class Flow(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
-        if not isinstance(x, Tensor):
-            raise DtypeError(f"{what} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
-        if tuple(x.shape[1:]) != shape or x.ndim == 0:
-            raise ShapeError(f"{what} must have the shape (batch, {', '.join(map(str, shape))}), not {tuple(x.shape)}.")
-        if x.device != self.device:
-            raise DeviceError(f"{what} is on {x.device} but the flow is on {self.device}; move one of them with .to().")
+        check_tensor(x, shape, self.device, what)
 
     def _check_float(self, x: Tensor, what: str) -> None:
-        if x.dtype != self.dtype:
-            raise DtypeError(f"{what} is {x.dtype} but the flow is {self.dtype}; convert one of them with .to().")
         # a look at the values makes the host wait for an accelerator, so in training that is left to the trainer
-        if not self.training and not bool(torch.isfinite(x).all()):
-            bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
-            raise NonFiniteError(
-                f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them."
-            )
+        check_float(x, self.dtype, what, look=not self.training)
 
     def _check_data(self, x: Tensor, dequantized: bool) -> None:
         self._check(x, self.shape, "x")
@@ -114,7 +100,9 @@ class Flow(nn.Module):
             self._check_float(x, "x")
         elif dequantized:
             self._check_float(x, "x")
-            self._check_range(x.detach())
+            logits = [part for part in self.preprocess.modules() if isinstance(part, Logit)]
+            if logits and len(x) and not self.training:
+                check_range(x.detach(), self.levels, logits[0].alpha)
         elif x.dtype != torch.uint8:
             raise DtypeError(
                 f"x must hold integer levels 0 to {self.levels - 1} as torch.uint8, not {x.dtype}; "
@@ -123,18 +111,6 @@ class Flow(nn.Module):
         elif self.levels < 256 and not self.training and len(x) and int(x.max()) >= self.levels:
             raise OptionError(
                 f"x has the level {int(x.max())}, but this flow knows 0 to {self.levels - 1}; rescale the images."
-            )
-
-    def _check_range(self, x: Tensor) -> None:
-        """A logit ends a little outside of its range; a flow's own samples may lie in that margin."""
-        logits = [part for part in self.preprocess.modules() if isinstance(part, Logit)]
-        if self.training or not logits or not len(x) or self.levels is None:
-            return
-        alpha, low, high = logits[0].alpha, float(x.min()), float(x.max())
-        margin = self.levels * alpha / (1 - 2 * alpha)
-        if low < -margin or high > self.levels + margin:
-            raise OptionError(
-                f"Dequantised pixels must lie in [0, {self.levels}], not in [{low:.4g}, {high:.4g}]; rescale them."
             )
 
     def _given(self, context: Tensor | None, n: int) -> dict[str, Tensor]:
@@ -297,8 +273,8 @@ class Flow(nn.Module):
     def compile_blocks(self, on: bool = True) -> None:
         """Compile what training spends its time on beside products: worth it for long runs, as it takes half a minute once.
 
-        Blocks with an exact log-determinant become one compiled function, of the others the elementwise steps become one pass
-        each. Results stay the same up to rounding. It needs a C++ compiler.
+        Blocks with an exact log-determinant, or with a series in up to four dimensions, become one compiled function; of the
+        others the elementwise steps become one pass each. Results stay the same up to rounding. It needs a C++ compiler.
         """
         for _, block in self.named_blocks():
             if isinstance(block.log_det, ExactLogDet):
@@ -308,45 +284,18 @@ class Flow(nn.Module):
 
     def certify(self) -> Certificate:
         """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
-        blocks = self.named_blocks()
-        norms = OperatorNorms(blocks[0][1].g.norm if blocks else 2.0)
         with torch.no_grad(), fresh_norms(self):
-            rows = tuple(
-                BlockCertificate(
-                    name,
-                    block.lipschitz(norms),
-                    tuple((path, norms(m)) for path, m in block.g.named_modules() if isinstance(m, LipschitzMap)),
-                )
-                for name, block in blocks
-            )
-            lower, upper = self.body.bi_lipschitz(norms)
-        return Certificate(norms.norm, rows, lower, upper)
+            return certificate(self.named_blocks(), self.body)
 
-    @torch.no_grad()
     def inverse_error(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """How far the computed inverse of each z can be from the true one, in the certificate's norm, after the preprocessing.
 
         The bound follows from the residuals of the solvers and the certificate; the rounding of closed forms is not in it.
         """
         self._check(z, self.latent_shape, "z")
-        blocks = self.named_blocks()
-        if len(blocks) != sum(isinstance(part, ResidualBlock) for part in _leaves(self.body)):
-            raise OptionError("The error of the inverse is bounded for chains of blocks, not for blocks inside of other parts.")
-        norms = OperatorNorms(blocks[0][1].g.norm if blocks else 2.0)
-        wide = self.dims**0.5 if norms.norm == 1 else 1.0  # of a Euclidean residual in that norm
-        bound = torch.zeros(len(z), dtype=z.dtype, device=z.device)
-        with fresh_norms(self):
-            context_given = self._given(context, len(z))
-            for part in reversed(_leaves(self.body)):
-                given = context_given if part.conditional else {}
-                bound = bound / part.bi_lipschitz(norms)[0]
-                if isinstance(part, ResidualBlock):
-                    solution = part.solve(z, **given)
-                    bound = bound + wide * solution.error_bound(part.lipschitz(norms))
-                    z = solution.value
-                else:
-                    z = part.decode(z, **given)
-        return bound
+        self._check_float(z, "z")
+        with torch.no_grad(), fresh_norms(self):
+            return inverse_error(self.named_blocks(), self.body, z, self._given(context, len(z)))
 
     # The concatenation
 

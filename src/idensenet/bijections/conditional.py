@@ -22,8 +22,10 @@ class ConditionalAffine(Bijection):
     def __init__(self, dims: int, context: int, width: int) -> None:
         super().__init__()
         self.net = embedding(context, width, 2 * dims)
-        for part in (self.net[-1].weight, self.net[-1].bias):
-            nn.init.zeros_(part)  # type: ignore[arg-type]
+        last = self.net[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
 
     @property
     def conditional(self) -> bool:

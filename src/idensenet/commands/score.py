@@ -154,22 +154,26 @@ def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
     """Another data set in the form that the model takes: images are brought to its size, channels and levels."""
     name, flipped = word.removesuffix(FLIPPED), word.endswith(FLIPPED)
     path = Path(name)
+    if flipped and flow.levels is None:
+        raise OptionError(f"{word}: only images can be turned upside down, and this model takes {flow.shape[0]} columns.")
     if path.is_file():
         return _table(path, flow, trained_on.columns, trained_on.context)
     if path.is_dir():
         if flow.levels is None:
             raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")
         source = open_source(None, root=root, folder=path, size=flow.shape[1], channels=flow.shape[0])
-        images, levels = np.concatenate([source.train.x, source.test.x]), 256
+        parts = [source.train, source.test]
     else:
         source = open_source(name, root=root)
-        images, levels = source.test.x[:], source.levels or 0
-    if flow.levels is None or not levels:
-        if source.shape != flow.shape or bool(levels) != (flow.levels is not None):
+        parts = [source.test]
+    if flow.levels is None or source.levels is None:
+        if source.shape != flow.shape or source.levels != flow.levels:
             raise OptionError(f"The model takes samples of shape {flow.shape}, but {name} has {source.shape}.")
-        return Samples((Split(images),))
-    fitted = fit_images(torch.from_numpy(np.ascontiguousarray(images)), levels, flow.shape, flow.levels)
-    return Samples((Split((fitted.flip(2) if flipped else fitted).numpy()),))
+        return Samples(tuple(parts))
+    if source.shape == flow.shape and source.levels == flow.levels and not flipped:
+        return Samples(tuple(parts))
+    fitted = [fit_images(torch.from_numpy(np.array(part.x)), source.levels, flow.shape, flow.levels) for part in parts]
+    return Samples(tuple(Split((x.flip(2) if flipped else x).numpy()) for x in fitted))
 
 
 def fit_images(images: Tensor, levels: int, shape: tuple[int, ...], wanted: int) -> Tensor:

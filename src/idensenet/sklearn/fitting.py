@@ -170,17 +170,18 @@ def fit(
 
     every = min(max(10, -(-len(rows) // options.batch_size)), options.max_iter)
     history = [(0, score())]
-    best_step, best, best_state = 0, history[0][1], runs[0][0].state()
+    alone = runs[0][0] if len(runs) == 1 else None  # whose best weights are the result
+    best_step, best, best_state = 0, history[0][1], alone.state() if alone else {}
     for step in range(every, options.max_iter + 1, every):
         for run, _ in runs:
             run.advance(every)
         history.append((step, score()))
         options.report(*history[-1])
         if history[-1][1] < best - options.tol:
-            best_step, best, best_state = step, history[-1][1], runs[0][0].state()
+            best_step, best, best_state = step, history[-1][1], alone.state() if alone else {}
         if step - best_step >= options.patience * every:
             break
-    if len(runs) == 1:
+    if alone:
         flow.load_state_dict(best_state)
     else:
         training = Training(flow, loss, rows, options)

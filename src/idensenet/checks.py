@@ -1,0 +1,35 @@
+"""What a flow asks of the tensors it is given, each answered with a sentence that names what is wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from idensenet.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
+
+
+def check_tensor(x: Tensor, shape: tuple[int, ...], device: torch.device, what: str) -> None:
+    """A batch of samples of this shape, on this device."""
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{what} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
+    if tuple(x.shape[1:]) != shape or x.ndim == 0:
+        raise ShapeError(f"{what} must have the shape (batch, {', '.join(map(str, shape))}), not {tuple(x.shape)}.")
+    if x.device != device:
+        raise DeviceError(f"{what} is on {x.device} but the flow is on {device}; move one of them with .to().")
+
+
+def check_float(x: Tensor, dtype: torch.dtype, what: str, look: bool) -> None:
+    """Numbers of this type, and all of them finite where one may look."""
+    if x.dtype != dtype:
+        raise DtypeError(f"{what} is {x.dtype} but the flow is {dtype}; convert one of them with .to().")
+    if look and not bool(torch.isfinite(x).all()):
+        bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
+        raise NonFiniteError(f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them.")
+
+
+def check_range(x: Tensor, levels: int, alpha: float) -> None:
+    """A logit ends a little outside of its range; a flow's own samples may lie in that margin."""
+    low, high = float(x.min()), float(x.max())
+    margin = levels * alpha / (1 - 2 * alpha)
+    if low < -margin or high > levels + margin:
+        raise OptionError(f"Dequantised pixels must lie in [0, {levels}], not in [{low:.4g}, {high:.4g}]; rescale them.")

@@ -1,0 +1,106 @@
+"""Networks g by their sizes: what their layers have in common, dense blocks and residual nets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from idensenet.errors import OptionError
+from idensenet.lipschitz.activations import Activation, activation
+from idensenet.lipschitz.dense import DenseLayer
+from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap
+from idensenet.lipschitz.networks import DenseBlock, ResidualNet
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What the layers of a network have in common."""
+
+    activation: str = "clipswish"
+    coeff: float = 0.98
+    lip: float = 0.98
+    norm: float = 2.0
+    learnable: bool = True
+    beta: float = 0.5
+
+    def act(self) -> Activation:
+        made = activation(self.activation, self.norm)
+        for name, parameter in made.named_parameters():
+            if name == "beta":
+                nn.init.constant_(parameter, self.beta)
+        return made
+
+    def linear(self, shape: Sequence[int], inputs: int, outputs: int, kernel: int = 1) -> LipschitzMap:
+        """A matrix for vectors, a convolution for maps."""
+        if len(shape) == 1:
+            return LipschitzLinear(inputs, outputs, self.coeff, self.norm)
+        return LipschitzConv2d(inputs, outputs, kernel, (shape[1], shape[2]), self.coeff, self.norm)
+
+    def filters(self, width: int, what: str) -> int:
+        """How many outputs a linear map needs for a width after the activation."""
+        expansion = self.act().expansion
+        if width % expansion:
+            raise OptionError(
+                f"{what}={width} must be even with {self.activation!r}, which makes two channels of one; use {width + 1}."
+            )
+        return width // expansion
+
+
+def dense_block(
+    shape: Sequence[int],
+    depth: int,
+    growth: int,
+    pieces: Pieces,
+    first: int | None = None,
+    kernel: int = 3,
+    outputs: int | None = None,
+) -> DenseBlock:
+    """`depth` dense layers of `growth` and a closing map, behind a linear map to `first` numbers if that is given.
+
+    It closes to as many channels as came in, or to `outputs`.
+
+    >>> sum(p.numel() for p in dense_block([2], 3, 16, Pieces("lipswish", 0.9)).parameters())
+    1023
+    """
+    if depth < 1:
+        raise OptionError(f"depth={depth} must be at least 1.")
+    layers: list[LipschitzMap | Activation | DenseLayer] = []
+    width = shape[0]
+    if first is not None:
+        layers.append(pieces.linear(shape, width, first))
+        width = first
+    filters = pieces.filters(growth, "growth")
+    for _ in range(depth):
+        linear = pieces.linear(shape, width, filters, kernel)
+        layers.append(DenseLayer(linear, pieces.act(), pieces.learnable, pieces.lip))
+        width += growth
+    layers.append(pieces.linear(shape, width, outputs or shape[0]))
+    return DenseBlock(layers)
+
+
+def residual_net(
+    shape: Sequence[int],
+    widths: Sequence[int],
+    kernels: Sequence[int],
+    pieces: Pieces,
+    activate_first: bool = True,
+    small_last: bool = False,
+    outputs: int | None = None,
+) -> ResidualNet:
+    """Linear maps to each of `widths` and back (or to `outputs`), an activation before each of them but perhaps the first."""
+    layers: list[LipschitzMap | Activation | DenseLayer] = []
+    width = shape[0]
+    for i, (target, kernel) in enumerate(zip([*widths, outputs or shape[0]], kernels, strict=True)):
+        if i or activate_first:
+            act = pieces.act()
+            if i == 0:
+                width *= act.expansion
+            layers.append(act)
+        filters = target if i == len(widths) else pieces.filters(target, "width")
+        layers.append(pieces.linear(shape, width, filters, kernel))
+        width = target
+    if small_last:
+        nn.init.constant_(layers[-1].weight, 1e-3)  # type: ignore[arg-type]
+    return ResidualNet(layers)

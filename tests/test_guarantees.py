@@ -1,0 +1,56 @@
+"""The bound on the error of an inverse, where the error is known and where it is not."""
+
+import math
+
+import pytest
+import torch
+
+import idensenet as idn
+from idensenet.bijections import Chain, ResidualBlock
+from idensenet.errors import OptionError
+from idensenet.flow import Flow
+from idensenet.lipschitz import LipschitzLinear
+from idensenet.lipschitz.networks import Network
+from idensenet.solve import Picard
+
+
+def shrinking(factor, tol):
+    """x -> (1 - factor) x: its inverse multiplies every residual by 1 / (1 - factor)."""
+    linear = LipschitzLinear(2, 2, 0.98).double()
+    with torch.no_grad():
+        linear.weight.copy_(-factor * torch.eye(2, dtype=torch.float64))
+        linear.bias.zero_()
+    return ResidualBlock(Network([linear]), solver=Picard(tol))
+
+
+def test_where_residuals_are_amplified_in_full_the_bound_is_the_error():
+    flow = Flow(Chain([shrinking(0.9, 1e-9), Chain([shrinking(0.8, 1e-2)])]), (2,)).double().eval()
+    z = torch.randn(6, 2).double()
+    with torch.no_grad():
+        error = (flow.inverse(z)[0] - z / (0.1 * 0.2)).norm(dim=1)
+    bound = flow.inverse_error(z)
+    assert bool((bound >= error - 1e-9).all())
+    torch.testing.assert_close(bound, error, rtol=1e-3, atol=1e-6)
+    assert float(error.max()) > 0.05  # ten times what the last block alone would be off by
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
+def test_it_holds_for_sloppy_solvers_in_every_norm(norm):
+    flow = idn.build("toy-idensenet", shape=(3,), blocks=(3,), norm=norm, actnorm=True, activation="clipswish").double().eval()
+    flow.initialize(torch.randn(50, 3).double())
+    z = torch.randn(40, 3).double()
+    with torch.no_grad():
+        right = flow.inverse(z)[0]
+        for _, block in flow.named_blocks():
+            block.solver = Picard(1e-2)
+        error = torch.linalg.vector_norm(flow.inverse(z)[0] - right, norm, 1)
+    assert float(error.max()) > 1e-4
+    assert bool((flow.inverse_error(z) >= error - 1e-9).all())
+
+
+def test_blocks_inside_of_other_parts_are_refused():
+    flow = idn.build("digits-idensenet", factor_out=True)
+    flow.initialize(torch.randint(0, 17, (8, 1, 8, 8)).to(torch.uint8))
+    with pytest.raises(OptionError, match="chains of blocks"):
+        flow.inverse_error(torch.zeros(1, *flow.latent_shape))
+    assert float(Flow(Chain([]), (2,)).inverse_error(torch.ones(3, 2)).sum()) == 0  # nothing is solved
