@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from idensenet.allocator import keep_freed_memory
 from idensenet.errors import InputError, UnknownNameError, nearest
 
 COMMANDS = {
@@ -50,6 +51,8 @@ def run(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    if arguments is None:  # the process is ours
+        keep_freed_memory()
     try:
         return run(sys.argv[1:] if arguments is None else arguments)
     except InputError as error:

@@ -89,7 +89,7 @@ def grow_back_from(rows: Tensor, added: Tensor, slopes: Branches) -> tuple[Tenso
     return grow_back(rows + added, slopes)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled function, made once."""
     return torch.compile(function, dynamic=True)

@@ -25,6 +25,7 @@ from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzMap, fresh_norms, normalized
 from idensenet.lipschitz.linearmap import Composition, LinearMap
 from idensenet.lipschitz.scope import scope
+from idensenet.lipschitz.step import dense_step
 
 AT_ONCE = 1 << 24  # bytes of features, where none is kept: what is larger is far from the processor
 
@@ -54,7 +55,7 @@ class Network(nn.Module):
             return self._linearize(x)
 
     def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-        """g(x), the product J v with vectors [probes, *x.shape], and J itself."""
+        """g(x), the product J v with vectors [probes, *x.shape], and J itself, for use without gradients."""
         y, J = self.linearize(x)
         return y, J.matvec(v), J
 
@@ -171,13 +172,17 @@ class DenseBlock(RowNetwork):
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
         weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
+        as_one = step is not grow and len(rows) > n
         for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
-            moved = apply(linear.checked(rows), weight)
-            if isinstance(layer, DenseLayer):
-                rows, slope = step(rows, moved, linear.bias, layer.activation, n)
-                slopes.append(slope)
+            linear.checked(rows)
+            if not isinstance(layer, DenseLayer):
+                rows = _biased_values(apply(rows, weight), linear.bias, n)
+                continue
+            if as_one:
+                rows, slope = dense_step(rows, weight, linear.bias, layer.activation, n)
             else:
-                rows = _biased_values(moved, linear.bias, n)
+                rows, slope = step(rows, apply(rows, weight), linear.bias, layer.activation, n)
+            slopes.append(slope)
         return rows, DenseBlockMap(weights, slopes, n, self.compiled)
 
 

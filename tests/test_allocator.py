@@ -1,0 +1,49 @@
+"""The C library keeps freed memory: counted in the interruptions that fresh pages cost."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from idensenet.allocator import SETTINGS, keep_freed_memory
+
+FAULTS = """
+import resource, torch
+from idensenet.allocator import keep_freed_memory
+KEPT = {kept}
+if KEPT:
+    assert keep_freed_memory()
+def work():
+    for _ in range(5):
+        torch.ones(1 << 24)  # 64 MB
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(kept: bool) -> int:
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    done = subprocess.run([sys.executable, "-c", FAULTS.format(kept=kept)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
+def test_memory_that_was_freed_is_there_for_the_next_step():
+    assert faults(kept=True) * 20 < faults(kept=False)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_the_environment_says_counts(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    assert keep_freed_memory() is False
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert keep_freed_memory() is False
