@@ -73,6 +73,7 @@ def test_killing_a_run_loses_nothing_that_was_saved(tmp_path):
     assert rest.returncode == 0, rest.stderr
     assert f"steps {step} to {step + 2}" in rest.stdout
     assert [s for s, _ in losses(tmp_path / "run")][-1] == step + 2
+    assert f"max_steps: {step + 2}" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):

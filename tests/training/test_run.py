@@ -13,6 +13,18 @@ def test_the_configuration_comes_back_as_it_was(tmp_path):
     assert run.description()["recipe"] == "toy-idensenet"
 
 
+def test_options_given_on_resuming_are_kept_and_told(tmp_path):
+    run, config = RunFolder(tmp_path / "run"), toy_config()
+    run.create(config, None, "idensenet train first")
+    run.change(config, "idensenet train same")
+    assert "resumed" not in run.description()
+    longer = config.replace(train={"max_steps": 77})
+    run.change(longer, "idensenet train --resume run --train.max_steps 77")
+    assert run.config() == longer
+    assert run.description()["command"] == "idensenet train first"
+    assert run.description()["resumed"] == ["idensenet train --resume run --train.max_steps 77"]
+
+
 def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path):
     RunFolder(tmp_path / "run").create(toy_config(), None, "")
     with pytest.raises(OptionError, match="--resume"):

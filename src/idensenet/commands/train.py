@@ -91,6 +91,8 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
     run = trainer.run
     if resume:
         trainer.resume(run.checkpoints.find(step))
+        if trainer.rank == 0:
+            run.change(trainer.config, command)
     else:
         if trainer.rank == 0:
             run.create(trainer.config, recipe, command)

@@ -50,6 +50,17 @@ class RunFolder:
         text = yaml.safe_dump(described, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)
 
+    def change(self, config: Config, command: str) -> None:
+        """Options given when a run is resumed hold from then on, also when it is resumed once more."""
+        import yaml
+
+        described = self.description()
+        if described["config"] == config.as_dict():
+            return
+        described["config"] = config.as_dict()
+        described.setdefault("resumed", []).append(command)
+        write_atomically(self.path / "config.yaml", yaml.safe_dump(described, sort_keys=False))
+
     def description(self) -> dict[str, Any]:
         """What config.yaml says: recipe, command and config."""
         import yaml
