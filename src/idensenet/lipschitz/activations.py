@@ -83,7 +83,7 @@ class LipSwish(Activation):
         return (F.silu(x),)
 
     def core_into(self, x: Tensor, out: Tensor) -> None:
-        torch.ops.aten.silu.out(x, out=out)
+        torch.mul(x, torch.sigmoid(x), out=out)  # twice as fast as silu where `out` is part of a wider map
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
         value, slope = swish(x, own[0] if own else self.beta, 1 / 1.1)
@@ -140,7 +140,7 @@ class CLipSwish(Activation):
 
     def core_into(self, x: Tensor, out: Tensor) -> None:
         value, other = out.chunk(2, 1)
-        torch.ops.aten.silu.out(x, out=value)
+        torch.mul(x, torch.sigmoid(x), out=value)
         torch.sub(value, x, out=other)
 
     def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:

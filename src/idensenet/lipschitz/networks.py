@@ -27,7 +27,7 @@ from idensenet.lipschitz.linearmap import Composition, LinearMap
 from idensenet.lipschitz.scope import scope
 from idensenet.lipschitz.step import dense_step
 
-AT_ONCE = 1 << 24  # bytes of features, where none is kept: what is larger is far from the processor
+AT_ONCE = 1 << 26  # bytes of features, where none is kept: more is no faster
 
 
 class Network(nn.Module):
@@ -164,10 +164,12 @@ class DenseBlock(RowNetwork):
             return torch.cat([self._values(part, parts) for part in torch.split(x, -(-len(x) // pieces))])
 
     def _values(self, x: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-        rows = laid_out(x)
+        rows, step = laid_out(x), _grown
+        if self.compiled and not torch.is_grad_enabled() and len(x) > 1:
+            step = fused(beside, True)
         for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
             moved = apply(linear.checked(rows), weight, bias)
-            rows = _grown(rows, moved, layer.activation) if isinstance(layer, DenseLayer) else moved
+            rows = step(rows, moved, layer.activation) if isinstance(layer, DenseLayer) else moved
         return rows
 
     def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
@@ -186,10 +188,15 @@ class DenseBlock(RowNetwork):
         return rows, DenseBlockMap(weights, slopes, n, self.compiled)
 
 
+def beside(rows: Tensor, moved: Tensor, activation: Activation) -> Tensor:
+    """[rows ; the activation of what a dense layer makes of them]."""
+    return torch.cat([rows, *activation.core(moved)], 1)
+
+
 def _grown(rows: Tensor, moved: Tensor, activation: Activation) -> Tensor:
-    """[rows ; the activation of what a dense layer makes of them]; without gradients nothing is written twice."""
+    """The same; without gradients nothing is written twice."""
     if torch.is_grad_enabled():
-        return torch.cat([rows, *activation.core(moved)], 1)
+        return beside(rows, moved, activation)
     old = rows.shape[1]
     wide = _room(rows, old + activation.expansion * moved.shape[1])
     wide[:, :old].copy_(rows)

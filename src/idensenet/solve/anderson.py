@@ -6,42 +6,50 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import OptionError
-from idensenet.solve import stencil
-from idensenet.solve.solver import Function, Memory, Solver
+from idensenet.solve.solver import Function, Memory, PerSample, Solver
+from idensenet.solve.stencil import Stencil, shared, with_own
 
 
 class History(Memory):
-    """Differences of successive points and of their steps, newest last: [depth, batch, D]; a stencil for each sample."""
+    """The last differences of successive points and of their steps, in any order: [batch, depth, D]; if wanted, a stencil."""
 
-    def __init__(self, x: Tensor, depth: int) -> None:
-        flat = x.flatten(1)
-        self.points, self.changes = flat.new_zeros(depth, *flat.shape), flat.new_zeros(depth, *flat.shape)
+    def __init__(self, y: Tensor, depth: int, wanted: bool) -> None:
+        flat, self.wanted, self.seen = y.flatten(1), wanted, 0
+        self.points, self.changes = (flat.new_zeros(len(flat), depth, flat.shape[1]) for _ in range(2))
         self.x: Tensor | None = None
         self.step: Tensor | None = None
-        self.stencil: Tensor | None = None
+        self.stencil: Stencil | None = None
+
+    def begin(self, x: Tensor, gx: Tensor) -> None:
+        if self.wanted:
+            self.stencil = with_own(self.stencil, x, gx)
 
     def take(self, index: Tensor) -> None:
-        self.points, self.changes = self.points[:, index], self.changes[:, index]
+        self.points, self.changes = self.points[index], self.changes[index]
         if self.x is not None and self.step is not None:
             self.x, self.step = self.x[index], self.step[index]
         if self.stencil is not None:
-            self.stencil = self.stencil[index]
+            self.stencil = self.stencil.take(index)
 
     def add(self, x: Tensor, step: Tensor, forget: Tensor) -> None:
         """Remember the move to x; samples in `forget` were refused their last proposal and start afresh."""
         if self.x is not None and self.step is not None:
-            self.points = torch.cat([self.points[1:], (x - self.x)[None]])
-            self.changes = torch.cat([self.changes[1:], (step - self.step)[None]])
-            self.points[:, forget] = 0
-            self.changes[:, forget] = 0
+            oldest = self.seen % self.points.shape[1]
+            torch.sub(x, self.x, out=self.points[:, oldest])
+            torch.sub(step, self.step, out=self.changes[:, oldest])
+            self.seen += 1
+            if bool(forget.any()):
+                self.points[forget] = 0
+                self.changes[forget] = 0
         self.x, self.step = x, step
 
 
 class Anderson(Solver):
     """Least squares over the last `depth` steps, per sample (Anderson, 1965; Walker and Ni, 2011).
 
-    On maps a step is not the residual r itself but (I + S)^-1 r, with a small convolution S that is fitted to the first
-    evaluation of g (see stencil.py); `stencil=False` leaves that out.
+    On maps the start is the solution with a small convolution in place of g, and a step is not the residual r itself but
+    (I + S)^-1 r, with a small convolution S that is fitted to the first evaluation of g (see stencil.py);
+    `stencil=False` leaves both out.
     """
 
     def __init__(self, tol: float | None = None, max_steps: int = 1000, depth: int = 5, stencil: bool = True) -> None:
@@ -50,18 +58,18 @@ class Anderson(Solver):
             raise OptionError(f"depth={depth} must be at least 1.")
         self.depth, self.stencil = depth, stencil
 
-    def memory(self, x: Tensor) -> Memory:
-        return History(x, self.depth)
+    def start(self, g: Function, y: Tensor) -> tuple[Tensor, Memory]:
+        memory = History(y, self.depth, self.stencil)
+        if self.stencil and not isinstance(g, PerSample):
+            memory.stencil = shared(g, y)
+        return y if memory.stencil is None else memory.stencil.undo(y - memory.stencil.bias)[0], memory
 
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
         assert isinstance(memory, History)
-        if self.stencil and memory.x is None:
-            found = stencil.fit(x, residual)  # x is y as yet, so that the residual is g(x)
-            memory.stencil = found if found is not None and bool(found.any()) else None
-        step = residual if memory.stencil is None else stencil.undo(memory.stencil, residual)
+        step = residual if memory.stencil is None else memory.stencil.undo(residual)[0]
         flat, r = x.flatten(1), step.flatten(1)
         memory.add(flat, r, plain)
-        moves, changes = memory.points.transpose(0, 1), memory.changes.transpose(0, 1)  # [batch, depth, D]
+        moves, changes = memory.points, memory.changes
         gram = (changes @ changes.mT).double()
         scale = gram.diagonal(dim1=1, dim2=2).sum(1).clamp(min=torch.finfo(torch.float64).tiny)
         ridge = torch.eye(self.depth, dtype=torch.float64, device=x.device) * 1e-10

@@ -29,11 +29,18 @@ class Memory(ABC):
     """What a solver remembers of the samples that are still running."""
 
     @abstractmethod
+    def begin(self, x: Tensor, gx: Tensor) -> None:
+        """The first points, and g there."""
+
+    @abstractmethod
     def take(self, index: Tensor) -> None:
         """Keep these samples only."""
 
 
 class NoMemory(Memory):
+    def begin(self, x: Tensor, gx: Tensor) -> None:
+        pass
+
     def take(self, index: Tensor) -> None:
         pass
 
@@ -54,8 +61,9 @@ class Solver(ABC):
             raise OptionError(f"max_steps={max_steps} must be at least 1.")
         self.tol, self.max_steps = tol, max_steps
 
-    def memory(self, x: Tensor) -> Memory:
-        return NoMemory()
+    def start(self, g: Function, y: Tensor) -> tuple[Tensor, Memory]:
+        """Where to begin, and what to remember from then on."""
+        return y, NoMemory()
 
     @abstractmethod
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
@@ -81,9 +89,6 @@ def default_tol(dtype: torch.dtype) -> float:
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
 
-    def residual_at(x: Tensor, target: Tensor) -> Tensor:
-        return x + g(x) - target
-
     tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
     dims = math.prod(y.shape[1:])
     goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
@@ -91,19 +96,22 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
 
     index = torch.arange(len(y), device=y.device)
-    x, target = y, y
-    r = residual_at(x, target)
+    (x, memory), target = solver.start(g, y), y
+    gx = g(x)
+    memory.begin(x, gx)
+    r = x + gx - target
     now = size(r)
     first = now.clone()
-    memory = solver.memory(x)
     plain = torch.full_like(index, not solver.accelerated, dtype=torch.bool)  # who takes a fixed-point step
     for step in range(solver.max_steps + 1):
         done = now <= goal[index]
         lost = ~torch.isfinite(now) | (now > 1e6 * (first[index] + 1))
-        value[index], norm[index], steps[index] = x, now, step
-        status[index] = torch.where(done, int(Status.CONVERGED), torch.where(lost, int(Status.DIVERGED), status[index]))
         keep = (~(done | lost)).nonzero().flatten()
-        if len(keep) == 0 or step == solver.max_steps:
+        last = len(keep) == 0 or step == solver.max_steps
+        if last or len(keep) < len(index):
+            value[index], norm[index], steps[index] = x, now, step
+            status[index] = torch.where(done, int(Status.CONVERGED), torch.where(lost, int(Status.DIVERGED), status[index]))
+        if last:
             break
         if len(keep) < len(index):
             index, x, target, r, now, plain = index[keep], x[keep], target[keep], r[keep], now[keep], plain[keep]
@@ -111,7 +119,7 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
             if isinstance(g, PerSample):
                 g = g.take(keep)
         candidate = torch.where(spread(plain, x), x - r, solver.propose(g, x, r, memory, plain))
-        r_new = residual_at(candidate, target)
+        r_new = candidate + g(candidate) - target
         new = size(r_new)
         better = new < now
         factor = torch.where(plain, new / now, 0.0)
