@@ -32,7 +32,7 @@ def test_a_convolution_with_a_bias_is_found_again():
 
 def test_one_for_all_is_found_from_noise_and_solves_a_linear_block():
     weight = 0.6 * F.normalize(torch.randn(2, 2, 5, 5, dtype=torch.float64).flatten(1), p=1).view(2, 2, 5, 5)
-    y = torch.randn(9, 2, 14, 14, dtype=torch.float64)
+    y = torch.randn(21, 2, 14, 14, dtype=torch.float64)
     found = shared(lambda x: F.conv2d(x, weight, padding=2) + 0.3, y)
     assert found is not None
     assert (found.shared - weight).abs().max() < 1e-3
@@ -70,7 +70,7 @@ def test_each_sample_has_what_the_shared_part_leaves():
 @pytest.mark.parametrize("gain", ["another slope at every pixel", 1.5])
 def test_what_is_no_convolution_or_no_contraction_gets_none(gain):
     somewhere = 0.5 * torch.randn(1, 1, 16, 16, dtype=torch.float64).sign() if isinstance(gain, str) else gain
-    x = torch.randn(8, 1, 16, 16, dtype=torch.float64)
+    x = torch.randn(16, 1, 16, 16, dtype=torch.float64)
     assert with_own(None, x, somewhere * x) is None
     assert shared(lambda x: somewhere * x, x) is None
 
@@ -80,8 +80,10 @@ def test_vectors_small_maps_and_small_batches_have_no_room():
     assert with_own(None, torch.randn(2, 8, 8, 8), torch.randn(2, 8, 8, 8)) is None
     assert with_own(None, torch.zeros(2, 1, 8, 8), torch.zeros(2, 1, 8, 8)) is None
     assert shared(torch.zeros_like, torch.randn(50, 9)) is None
-    assert shared(lambda x: 0.1 * x, torch.randn(3, 1, 16, 16)) is None
-    assert shared(lambda x: 0.1 * x, torch.randn(4, 1, 16, 16)) is not None
+    assert shared(lambda x: 0.1 * x, torch.randn(3, 1, 64, 64)) is None
+    assert shared(lambda x: 0.1 * x, torch.randn(4, 1, 64, 64)) is not None
+    assert shared(lambda x: 0.1 * x, torch.randn(15, 1, 16, 16)) is None
+    assert shared(lambda x: 0.1 * x, torch.randn(16, 1, 16, 16)) is not None
 
 
 def young(dtype=torch.float64):
@@ -95,8 +97,9 @@ def young(dtype=torch.float64):
     return g
 
 
-def test_it_saves_evaluations_and_changes_no_solution():
-    g, y = young(), torch.randn(5, 3, 16, 16, dtype=torch.float64)
+@pytest.mark.parametrize("batch", [5, 16])
+def test_it_saves_evaluations_and_changes_no_solution(batch):
+    g, y = young(), torch.randn(batch, 3, 16, 16, dtype=torch.float64)
     with_it, without = solve(g, y, Anderson(1e-8)), solve(g, y, Anderson(1e-8, stencil=False))
     assert with_it.converged.all()
     assert (with_it.steps < without.steps).all()
@@ -107,9 +110,9 @@ def test_it_saves_evaluations_and_changes_no_solution():
 
 def test_a_sample_is_solved_the_same_in_every_batch():
     """Bit for bit nearly, where both batches are large enough for a start from noise; to the tolerance otherwise."""
-    g, y = young(), torch.randn(6, 3, 16, 16, dtype=torch.float64)
+    g, y = young(), torch.randn(18, 3, 16, 16, dtype=torch.float64)
     whole = solve(g, y, Anderson(1e-6)).value
-    torch.testing.assert_close(solve(g, y[1:5], Anderson(1e-6)).value, whole[1:5], rtol=0, atol=1e-12)
+    torch.testing.assert_close(solve(g, y[1:17], Anderson(1e-6)).value, whole[1:17], rtol=0, atol=1e-12)
     for i in range(6):
         alone = solve(g, y[i : i + 1], Anderson(1e-6)).value
         assert (alone - whole[i]).norm() < 1e-5 * (3 * 16 * 16) ** 0.5
@@ -128,7 +131,7 @@ def test_a_wrong_stencil_costs_steps_and_not_the_solution(monkeypatch):
 
 
 def test_a_wrong_start_costs_steps_and_not_the_solution(monkeypatch):
-    g, y = young(), torch.randn(5, 3, 16, 16, dtype=torch.float64)
+    g, y = young(), torch.randn(16, 3, 16, 16, dtype=torch.float64)
     right = solve(g, y, Anderson(1e-8))
     monkeypatch.setattr(anderson, "shared", lambda g, y: Stencil(-shared(g, y).shared, 10.0))
     wrong = solve(g, y, Anderson(1e-8))

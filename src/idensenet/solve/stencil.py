@@ -27,7 +27,8 @@ TERMS = 4  # of the series for (I + S)^-1
 RIDGE = 1e-5
 ROOM = 2  # pixels for each coefficient of an output channel
 ENOUGH = 0.95  # of the variance of g(x), for a stencil to be used
-SHARE = 4  # a shared one is made where its noise is a fourth of the batch or less
+SHARE = 4  # a shared one is made where its noise is a fourth of the batch or less,
+PIXELS = 4096  # and the batch has so many: a few images of a small network take as long as many
 SCALE = 0.7  # of the noise: maps between blocks are near one
 
 
@@ -87,7 +88,7 @@ def _spread(x: Tensor) -> Tensor:
 
 def shared(g: Function, y: Tensor) -> Stencil | None:
     """From what g does to noise; None where that says too little, or costs too much."""
-    if y.ndim != 4 or SHARE * _images_needed(y, SHARED) > len(y):
+    if y.ndim != 4 or SHARE * _images_needed(y, SHARED) > len(y) or y[:, 0].numel() < PIXELS:
         return None
     generator = torch.Generator().manual_seed(0)
     noise = SCALE * torch.randn(_images_needed(y, SHARED), *y.shape[1:], generator=generator, dtype=y.dtype).to(y.device)
