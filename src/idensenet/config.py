@@ -102,6 +102,8 @@ class LogDetConfig:
     """Certain terms in evaluation, truncated or roulette."""
     eval_probes: int = 1
     """Probes in evaluation."""
+    bfloat16: bool = False
+    """Round the products of series and roulette in training to it, and nothing else; for processors with units for it."""
     recompute: bool = False
     """Rebuild each block in the backward pass instead of keeping it."""
 

@@ -59,6 +59,9 @@ def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
     """The estimator that a configuration asks for, in training or in evaluation."""
     probe: Probe = _choose("logdet.probe", config.probe, {"rademacher": lambda: "rademacher", "gaussian": lambda: "gaussian"})
     probes = config.eval_probes if evaluation else config.probes
+    low = config.bfloat16 and not evaluation
+    if low and config.method not in ("series", "roulette"):
+        raise OptionError(f"logdet.bfloat16 is for the methods series and roulette, not for {config.method!r}; leave it out.")
     law: Law = _choose(
         "logdet.law",
         config.law,
@@ -69,8 +72,10 @@ def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
         config.eval_method if evaluation else config.method,
         {
             "exact": ExactLogDet,
-            "series": lambda: SeriesLogDet(config.eval_terms if evaluation else config.terms, probes, probe),
-            "roulette": lambda: RouletteLogDet(law, config.eval_terms if evaluation else config.exact_terms, probes, probe),
+            "series": lambda: SeriesLogDet(config.eval_terms if evaluation else config.terms, probes, probe, low),
+            "roulette": lambda: RouletteLogDet(
+                law, config.eval_terms if evaluation else config.exact_terms, probes, probe, low
+            ),
             "adaptive": lambda: AdaptiveLogDet(config.tolerance, probes=probes, probe=probe),
             "krylov": lambda: KrylovLogDet(config.tolerance, 30 if evaluation else config.terms, probes=probes, probe=probe),
         },

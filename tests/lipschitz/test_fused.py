@@ -17,9 +17,9 @@ NETWORKS = {
 }
 
 
-def outcome(g, x, recompute):
+def outcome(g, x, recompute, bfloat16=False):
     draws = GeneratorDraws(torch.Generator().manual_seed(5))
-    gx, estimate = RouletteLogDet()(g, x, draws, recompute)
+    gx, estimate = RouletteLogDet(bfloat16=bfloat16)(g, x, draws, recompute)
     loss = gx.sin().sum() + (estimate.value * torch.arange(1, len(x) + 1, dtype=x.dtype)).sum()
     return gx.detach(), estimate.value.detach(), *torch.autograd.grad(loss, [x, *g.parameters()])
 
@@ -48,3 +48,19 @@ def test_compiled_steps_change_nothing_but_rounding(name):
             g.compiled = False
             torch.testing.assert_close(values, g(x).detach(), rtol=1e-10, atol=1e-11)
     assert any(float(part.abs().max()) > 1e-3 for part in right)
+
+
+def test_a_series_in_bfloat16_goes_through_compiled_steps_too():
+    torch._dynamo.reset()
+    one_pass.cache_clear()
+    torch.manual_seed(0)
+    g, x = NETWORKS["dense maps"](), torch.randn(3, 2, 4, 4, requires_grad=True)
+    right = outcome(g, x, False, bfloat16=True)
+    g.compiled = True
+    with torch._inductor.config.patch(QUICK):
+        found = outcome(g, x, False, bfloat16=True)
+        full = outcome(g, x, False)
+    for mine, wanted, unrounded in zip(found, right, full, strict=True):
+        assert (mine - wanted).norm() <= 2e-2 * wanted.norm() + 1e-6
+        assert (mine - unrounded).norm() <= 2e-2 * unrounded.norm() + 1e-6
+    assert not torch.equal(found[1], full[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Literal
 
@@ -27,13 +28,20 @@ def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe) -> Tensor:
     return probe.contiguous()  # or products would be rounded differently where a graph is recorded
 
 
-def next_power(J: LinearMap, power: Tensor) -> Tensor:
+def next_power(J: LinearMap, power: Tensor, bfloat16: bool = False) -> Tensor:
     """J' power, with what can no longer matter set to zero: subnormal numbers slow a CPU down a hundredfold."""
-    return torch.nn.functional.hardshrink(J.rmatvec(power), 1e-25)
+    with torch.autocast(power.device.type, torch.bfloat16) if bfloat16 else nullcontext():
+        found = J.rmatvec(power)
+    return torch.nn.functional.hardshrink(found.to(power.dtype), 1e-25)
 
 
-def weighted_series(weights: Tensor, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """The first terms with weights [terms, (probes,) batch or 1]: values [probes, batch], and u for the gradient."""
+def weighted_series(
+    weights: Tensor, J: LinearMap, probe: Tensor, product: Tensor, bfloat16: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The first terms with weights [terms, (probes,) batch or 1]: values [probes, batch], and u for the gradient.
+
+    With `bfloat16`, the products of the powers are rounded to it; their sums are not.
+    """
     power, value, u = probe, torch.zeros_like(dot(probe, probe)), torch.zeros_like(probe)
     terms, sign = len(weights), 1.0
     for k in range(1, terms + 1):
@@ -41,7 +49,7 @@ def weighted_series(weights: Tensor, J: LinearMap, probe: Tensor, product: Tenso
         value = value + weight / k * dot(power, product)
         u = u + weight.view(*weight.shape, *[1] * (probe.ndim - 2)) * power
         if k < terms:
-            power = next_power(J, power)
+            power = next_power(J, power, bfloat16)
         sign = -sign
     return value, u
 
@@ -70,7 +78,7 @@ EIGHT = 8  # and weights are padded to a multiple of this, so that few lengths a
 
 
 def weighted_log_det(
-    g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: bool = False
+    g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: bool = False, bfloat16: bool = False
 ) -> tuple[Tensor, Tensor]:
     """g(x) and the weighted series, [probes, batch]. A compiled block on a few dimensions is one function, series and all."""
     few = x.ndim == 2 and x.shape[1] <= FEW
@@ -78,7 +86,7 @@ def weighted_log_det(
         missing = -len(weights) % EIGHT
         weights = torch.cat([weights, weights.new_zeros(missing, *weights.shape[1:])])
         return compiled_block(x, g, probe, weights, alone=_alone, together=_together)
-    return neumann(g, x, probe, partial(weighted_series, weights), recompute)
+    return neumann(g, x, probe, partial(weighted_series, weights, bfloat16=bfloat16), recompute)
 
 
 def over_probes(values: Tensor) -> Estimate:
@@ -106,14 +114,14 @@ def checked_counts(**counts: int) -> None:
 
 
 class SeriesLogDet(LogDet):
-    """A fixed number of terms: biased, by at most D L^(n+1) / ((n + 1)(1 - L))."""
+    """A fixed number of terms: biased, by at most D L^(n+1) / ((n + 1)(1 - L)). `bfloat16` rounds the products of powers."""
 
-    def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher") -> None:
+    def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher", bfloat16: bool = False) -> None:
         checked_counts(terms=terms, probes=probes)
-        self.terms, self.probes, self.probe = terms, probes, probe
+        self.terms, self.probes, self.probe, self.bfloat16 = terms, probes, probe, bfloat16
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
         probe = draw_probes(draws, x, self.probes, self.probe)
         weights = torch.ones(self.terms, 1, device=x.device)
-        gx, values = weighted_log_det(g, x, probe, weights, recompute)
+        gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
         return gx, over_probes(values)
