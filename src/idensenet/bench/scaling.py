@@ -110,7 +110,7 @@ def picture(rows: Sequence[Row]) -> Figure:
             title = f"{row.what.removeprefix('scaling: ')}\nexponent {row.value:.2f}"
         else:
             axes.set_ylabel("MB above idle")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * max(y))
             title = f"memory-saving mode\n{row.value:.2f} MB for one more block"
         axes.set_xticks(x, [f"{n:.0f}" for n in x])
         axes.minorticks_off()
