@@ -102,7 +102,7 @@ def shared(g: Function, y: Tensor) -> Stencil | None:
 
 def with_own(stencil: Stencil | None, x: Tensor, gx: Tensor) -> Stencil | None:
     """And one for each sample of what is left of gx = g(x), zero where it does not help; None where there is none at all."""
-    if x.ndim != 4 or _images_needed(x, OWN) > 1:
+    if x.ndim != 4 or len(x) == 0 or _images_needed(x, OWN) > 1:
         return stencil
     base = stencil or Stencil()
     rest = gx if stencil is None else gx - stencil.apply(x) - stencil.bias
