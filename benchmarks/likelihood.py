@@ -3,7 +3,7 @@
     python benchmarks/likelihood.py --data data --out runs/likelihood        # continued where it stopped
 
 Trains a small flow on MNIST, and a background model on the same images with a fifth of their pixels replaced by noise (Ren et
-al., 2019), scores both sets with `idensenet score`, and draws the histograms. docs/likelihood.md tells what came out.
+al., 2019), scores both sets with `idensenet score`, and draws the histograms.
 """
 
 from __future__ import annotations
