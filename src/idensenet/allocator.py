@@ -1,8 +1,8 @@
 """Freed memory, kept for the next step.
 
 Large blocks go back to the system as soon as they are freed, and the next training step, which asks for the same ones, gets
-empty pages, each with an interruption: about a twentieth of the processor's time on image models. glibc can be told to keep
-them; the peak stays the same.
+empty pages, each with an interruption, which on image models takes a few percent of the processor's time. glibc can be told
+to keep them.
 """
 
 from __future__ import annotations
