@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,36 @@ from idensenet.bijections.base import Bijection, constant_log_det
 from idensenet.draws import Draws
 from idensenet.errors import ShapeError, UninitializedError
 from idensenet.lipschitz.certificate import OperatorNorms
+
+
+class _Affine(torch.autograd.Function):
+    """exp(log_scale) * (x + shift), keeping what comes out, which what follows keeps as well, and not what went in."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
+        return torch.exp(log_scale) * (x + shift)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(output, inputs[1])
+        ctx.save_for_forward(output, inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        y, log_scale = ctx.saved_tensors
+        grad_x = grads[0] * torch.exp(log_scale)
+        return grad_x, (grads[0] * y).sum_to_size(log_scale.shape), grad_x.sum_to_size(log_scale.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        x, log_scale, shift = tangents
+        y, scale = ctx.saved_tensors[0], torch.exp(ctx.saved_tensors[1])
+        found = torch.zeros_like(y)
+        for term in (x, shift):
+            found = found if term is None else found + scale * term
+        return found if log_scale is None else found + y * log_scale
 
 
 class ActNorm(Bijection):
@@ -59,7 +90,8 @@ class ActNorm(Bijection):
         return self.encode(x)
 
     def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
-        return torch.exp(self._spread(self.log_scale, x)) * (x + self._spread(self.shift, x)), self._log_det(x)
+        y: Tensor = _Affine.apply(x, self._spread(self.log_scale, x), self._spread(self.shift, x))  # type: ignore[no-untyped-call]
+        return y, self._log_det(x)
 
     def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
         return y * torch.exp(-self._spread(self.log_scale, y)) - self._spread(self.shift, y), -self._log_det(y)

@@ -74,7 +74,7 @@ class AdaptiveLogDet(LogDet):
         return value, u
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe)
+        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
         lengths = self.law.lengths(draws, x, self.probes)
         gx, values = neumann(g, x, probe, partial(self._series, lengths), recompute)
         return gx, over_probes(values)

@@ -56,12 +56,13 @@ def attach(value: Tensor, surrogate: Tensor) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
-    """g(x) and its log-determinant, keeping x, the probe and u; the backward pass rebuilds the rest."""
+    """g(x) and its log-determinant, keeping x, u and the probe as it came; the backward pass rebuilds the rest."""
 
     @staticmethod
     def forward(ctx: Any, g: Linearizable, series: Series, x: Tensor, probe: Tensor, *parameters: Tensor) -> Any:
-        gx, product, J = push(g, x, probe)
-        value, u = series(J, probe, product)
+        vector = probe.to(x.dtype)
+        gx, product, J = push(g, x, vector)
+        value, u = series(J, vector, product)
         ctx.g = g
         ctx.save_for_backward(x, probe, u, *parameters)
         return gx, value
@@ -72,18 +73,19 @@ class _Recomputed(torch.autograd.Function):
         x, probe, u, *parameters = ctx.saved_tensors
         with torch.enable_grad(), norms_settled():
             x = x.detach().requires_grad_()
-            gx, product, _ = push(ctx.g, x, probe)
+            gx, product, _ = push(ctx.g, x, probe.to(x.dtype))
             surrogate = dot(u, product)
             found = torch.autograd.grad((gx, surrogate), [x, *parameters], grads, allow_unused=True)
         return None, None, found[0], None, *found[1:]
 
 
 def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: bool = False) -> tuple[Tensor, Tensor]:
-    """g(x), and per probe and sample the value of `series` with its gradient."""
+    """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes."""
     if recompute and torch.is_grad_enabled():
         parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module | Given) else []
         gx, value = _Recomputed.apply(g, series, x, probe, *parameters)  # type: ignore[no-untyped-call]
         return gx, value
+    probe = probe.to(x.dtype)
     gx, product, J = push(g, x, probe)
     with torch.no_grad():
         value, u = series(J, probe, product)

@@ -133,7 +133,7 @@ class KrylovLogDet(LogDet):
         return total
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe)
+        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
         with_gradient = torch.is_grad_enabled()
         lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
         gx, values = neumann(g, x, probe, partial(self._series, lengths, with_gradient), recompute)

@@ -94,7 +94,7 @@ class RouletteLogDet(LogDet):
         return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe)
+        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
         weights = self.draw_weights(draws, x)
         gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
         return gx, over_probes(values)

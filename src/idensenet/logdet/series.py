@@ -21,10 +21,13 @@ from idensenet.logdet.matrices import Jacobians, compiled_block, value_and_jacob
 Probe = Literal["rademacher", "gaussian"]
 
 
-def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe) -> Tensor:
-    """[probes, *x.shape], with identity covariance."""
+def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe, small: bool = False) -> Tensor:
+    """[probes, *x.shape], with identity covariance; `small` has signs in a byte each, for those who keep them."""
     source = x.detach()
-    probe = draws.rademacher(source, probes) if kind == "rademacher" else draws.normal(source, probes)
+    if kind == "gaussian":
+        probe = draws.normal(source, probes)
+    else:
+        probe = draws.rademacher(source, probes).to(torch.int8 if small else source.dtype)
     return probe.contiguous()  # or products would be rounded differently where a graph is recorded
 
 
@@ -121,7 +124,7 @@ class SeriesLogDet(LogDet):
         self.terms, self.probes, self.probe, self.bfloat16 = terms, probes, probe, bfloat16
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe)
+        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
         weights = torch.ones(self.terms, 1, device=x.device)
         gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
         return gx, over_probes(values)
