@@ -17,7 +17,7 @@ from idensenet.commands.train import parse
 from idensenet.data.source import Source, Split
 from idensenet.errors import OptionError
 from idensenet.reproduce.catalog import EXPERIMENTS
-from idensenet.reproduce.experiment import Cell, Plan, Table, lower
+from idensenet.reproduce.experiment import Cell, Experiment, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
 from idensenet.reproduce.writing import header, in_words, lines, published
 
@@ -111,6 +111,39 @@ def test_processes_side_by_side(tmp_path):
     assert [found[plan.name].config.train.seed for plan in plans] == [0, 1, 2]
     assert all(isinstance(run, Trained) and run.step == 6 for run in found.values())
     assert "idensenet train toy-idensenet" in (tmp_path / "run-1.log").read_text()
+
+
+def test_idle_workers_begin_with_what_comes_after(tmp_path):
+    long = fast("long", **{"train.max_steps": 100_000})
+    with Pool(tmp_path, 2, "data") as pool:
+        pool.train([fast()], [fast(), long])
+        assert [child.plan.name for child in pool.running] == ["long"]
+        pool.train([fast("next")], [long])
+        assert [child.plan.name for child in pool.running] == ["long"]  # still, and only once
+        for _ in range(600):
+            if (tmp_path / "long" / "metrics.jsonl").is_file():
+                break
+            time.sleep(0.1)
+    assert not pool.running
+    assert not pool.done(long)
+    assert list((tmp_path / "long" / "checkpoints").glob("step-*"))  # ended with the context, and saved
+
+
+def test_nothing_is_trained_beside_an_experiment_that_measures_times(tmp_path, monkeypatch):
+    seen = {}
+
+    def train(self, plans, ahead=()):
+        seen[plans[0].name] = [plan.name for plan in ahead]
+        return {}
+
+    made = {
+        n: Experiment(n, "", "", None, lambda budget, n=n: [fast(n)], alone=n == "timed") for n in ("a", "b", "timed", "c", "d")
+    }
+    monkeypatch.setattr(Pool, "train", train)
+    monkeypatch.setattr("idensenet.reproduce.catalog.experiment", made.__getitem__)
+    assert main(["reproduce", *made, "--out", str(tmp_path), "--first-steps", "1"]) == 0
+    assert seen == {"a": ["b"], "b": [], "timed": [], "c": ["d"], "d": []}
+    assert [each.name for each in EXPERIMENTS.values() if each.alone] == ["table-runtime"]
 
 
 def test_what_follows_two_dashes_reaches_the_runs(tmp_path):

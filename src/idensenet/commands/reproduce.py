@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,24 +77,26 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
     workers = 0 if values.budget == "smoke" else values.workers
     pool = Pool(out / "runs" / values.budget, workers, values.data, extra, values.first_steps)
     plans = {each.name: list(each.plans(values.budget)) for each in chosen}
-    for each in chosen:
-        began = time.monotonic()
-        try:
-            runs = pool.train(plans[each.name])
-        except KeyboardInterrupt:
-            console.print(f"stopped; what was trained is in {pool.folder}, and the same command continues it", soft_wrap=True)
-            return 130
-        if values.first_steps is not None:
-            for run in runs.values():
-                print(f"{run.plan.name}: step {run.step}, {run.seconds / run.step:.2f} s a step")
-            continue
-        with console.status(each.name) as status:
-            result = each.collect(Work(values.budget, runs, status.update))
-        facts = made(command, code, time.monotonic() - began)
-        paths = write(each, values.budget, result, list(runs.values()), out, facts)
-        paths.append(write_index(out, list(EXPERIMENTS)))
-        _show(each, values.budget, result)
-        print(f"written: {', '.join(map(str, paths))}", flush=True)
+    try:
+        with pool:
+            for i, each in enumerate(chosen):
+                began = time.monotonic()
+                later = [] if each.alone else takewhile(lambda other: not other.alone, chosen[i + 1 :])
+                runs = pool.train(plans[each.name], [plan for other in later for plan in plans[other.name]])
+                if values.first_steps is not None:
+                    for run in runs.values():
+                        print(f"{run.plan.name}: step {run.step}, {run.seconds / run.step:.2f} s a step")
+                    continue
+                with console.status(each.name) as status:
+                    result = each.collect(Work(values.budget, runs, status.update))
+                facts = made(command, code, time.monotonic() - began)
+                paths = write(each, values.budget, result, list(runs.values()), out, facts)
+                paths.append(write_index(out, list(EXPERIMENTS)))
+                _show(each, values.budget, result)
+                print(f"written: {', '.join(map(str, paths))}", flush=True)
+    except KeyboardInterrupt:
+        console.print(f"stopped; what was trained is in {pool.folder}, and the same command continues it", soft_wrap=True)
+        return 130
     return 0
 
 

@@ -107,3 +107,4 @@ class Experiment:
     collect: Callable[[Work], Result]
     plans: Callable[[str], Sequence[Plan]] = lambda budget: ()
     budget: Callable[[str], str] = lambda budget: "in full"  # what is run, in words
+    alone: bool = False  # it measures times, so nothing is trained meanwhile

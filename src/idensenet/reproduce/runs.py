@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,10 +133,23 @@ def _terminable() -> Iterator[None]:
 
 
 class Pool:
-    """Trains what is planned and not yet done, `workers` processes at a time; none for in this process."""
+    """Trains what is planned and not yet done, `workers` processes at a time; none for in this process.
+
+    As a context it ends its processes when it is left, and SIGTERM does in it what an interrupt from the keyboard does.
+    """
 
     def __init__(self, folder: Path, workers: int, data: str, extra: Sequence[str] = (), stop_after: int | None = None) -> None:
         self.folder, self.workers, self.data, self.extra, self.stop_after = folder, workers, data, extra, stop_after
+        self.running: list[_Child] = []
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Pool:
+        self._exit.enter_context(_terminable())
+        self._exit.callback(self._end)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit.close()
 
     def path(self, plan: Plan) -> Path:
         return self.folder / plan.name
@@ -166,14 +179,24 @@ class Pool:
             words = [*wanted(plan, self.data, self.extra), "--output.dir", str(path)]
         return [*words, *(["--stop-after", str(self.stop_after)] if self.stop_after else [])]
 
-    def train(self, plans: Sequence[Plan]) -> dict[str, Trained]:
-        """All of them, by name."""
-        unique = list({plan.name: plan for plan in plans}.values())
-        missing = [plan for plan in unique if not self.done(plan)]
+    def train(self, plans: Sequence[Plan], ahead: Sequence[Plan] = ()) -> dict[str, Trained]:
+        """All of them, by name. Workers that have nothing to do begin with what comes after, and go on with it."""
+        unique = {plan.name: plan for plan in plans}
+        missing = self._missing(unique)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if missing:
-            (self._beside if self.workers else self._here)(missing)
-        return {plan.name: Trained(plan, self.path(plan)) for plan in unique}
+        if missing and self.workers:
+            later = {plan.name: plan for plan in ahead if plan.name not in unique}
+            try:
+                self._beside(missing, self._missing(later))
+            except BaseException:
+                self._end()
+                raise
+        elif missing:
+            self._here(missing)
+        return {name: Trained(plan, self.path(plan)) for name, plan in unique.items()}
+
+    def _missing(self, plans: dict[str, Plan]) -> list[Plan]:
+        return [plan for plan in plans.values() if not self.done(plan)]
 
     def _here(self, plans: Sequence[Plan]) -> None:
         from rich.console import Console
@@ -198,30 +221,34 @@ class Pool:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         return _Child(plan, self.path(plan), process, log)
 
-    def _beside(self, plans: Sequence[Plan]) -> None:
-        waiting, running, progress = list(plans), list[_Child](), _Progress(len(plans))
-        try:
-            with progress, _terminable():
-                while waiting or running:
-                    while waiting and len(running) < self.workers:
-                        running.append(self._start(waiting.pop(0)))
-                    time.sleep(0.5)
-                    for child in list(running):
-                        progress.show(child.plan, child.path, train_goal(child.path, self.stop_after))
-                        code = child.process.poll()
-                        if code is None:
-                            continue
-                        running.remove(child)
-                        child.log.close()
-                        if code:
-                            raise (OptionError if code == 2 else StorageError)(_failure(child, code))
-                        progress.finish(child.plan, child.path)
-        finally:
-            for child in running:
-                child.process.terminate()  # it saves a checkpoint and ends
-            for child in running:
-                child.process.wait()
-                child.log.close()
+    def _beside(self, plans: Sequence[Plan], ahead: Sequence[Plan]) -> None:
+        begun = {child.plan.name for child in self.running}
+        waiting = [plan for plan in (*plans, *ahead) if plan.name not in begun]
+        wanted = {plan.name for plan in plans}
+        with _Progress(len(waiting) + len(begun)) as progress:
+            while wanted:
+                while waiting and len(self.running) < self.workers:
+                    self.running.append(self._start(waiting.pop(0)))
+                time.sleep(0.5)
+                for child in list(self.running):
+                    progress.show(child.plan, child.path, train_goal(child.path, self.stop_after))
+                    code = child.process.poll()
+                    if code is None:
+                        continue
+                    self.running.remove(child)
+                    child.log.close()
+                    if code:
+                        raise (OptionError if code == 2 else StorageError)(_failure(child, code))
+                    progress.finish(child.plan, child.path)
+                    wanted.discard(child.plan.name)
+
+    def _end(self) -> None:
+        for child in self.running:
+            child.process.terminate()  # it saves a checkpoint and ends
+        for child in self.running:
+            child.process.wait()
+            child.log.close()
+        self.running.clear()
 
 
 def train_goal(path: Path, stop_after: int | None) -> int | None:
@@ -252,8 +279,9 @@ class _Progress:
         self.done, self.missing = 0, missing
         self.say(f"{missing} runs to train")
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Progress:
         self.bars.start()
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
