@@ -14,10 +14,12 @@ NETWORKS = [
     "dense-2",
     "dense-3",
     "dense-7",
-    "dense-16",
+    "dense-16",  # more dimensions than hidden features
+    "dense-40",
     "residual-2",
     "residual-5",
     "residual-16",
+    "residual-40",
     "dense-conv",
     "residual-conv",
 ]
@@ -38,7 +40,7 @@ def test_value_and_gradient_are_those_of_slogdet(name: str):
     assert (gradient((weight[0] * exact(g, x)).sum(), g, x) - right).abs().max() > 1e-4  # and per sample
 
 
-@pytest.mark.parametrize("name", ["dense-2", "dense-3", "residual-conv"])
+@pytest.mark.parametrize("name", ["dense-2", "dense-3", "dense-16", "residual-conv"])
 def test_second_derivatives_are_those_of_slogdet(name: str):
     g, x = network(name), inputs(name, 2)
     found = []
@@ -49,7 +51,7 @@ def test_second_derivatives_are_those_of_slogdet(name: str):
     assert found[1].abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["dense-2", "dense-4", "dense-conv"])
+@pytest.mark.parametrize("name", ["dense-2", "dense-4", "dense-16", "dense-conv"])
 def test_recomputation_changes_no_number_and_keeps_less(name: str):
     g, x = network(name), inputs(name)
     weight = torch.randn(len(x), dtype=torch.float64)
@@ -62,6 +64,24 @@ def test_recomputation_changes_no_number_and_keeps_less(name: str):
     assert torch.equal(values[0], values[1])
     assert torch.equal(gradients[0], gradients[1])
     assert kept[1] < kept[0] / 2  # the weights in use are kept either way
+
+
+@pytest.mark.parametrize("dims", [13, 40])
+def test_with_few_hidden_features_no_matrix_is_as_large_as_the_jacobians(dims: int, monkeypatch):
+    sizes = []
+    slogdet = torch.linalg.slogdet
+    monkeypatch.setattr(torch.linalg, "slogdet", lambda matrix: sizes.append(matrix.shape) or slogdet(matrix))
+    ExactLogDet()(network(f"dense-{dims}"), inputs(f"dense-{dims}"), DRAWS)
+    assert sizes == [(3, 12, 12), (dims, dims)]
+
+
+def test_a_common_matrix_counts_for_every_determinant():
+    """With its sign: two negative determinants make a positive one."""
+    flip = torch.diag(torch.tensor([-3.0, 0.0, 0.0]))
+    both = torch.stack([flip, 2 * flip / 3 - 0.1 * torch.eye(3)])
+    close(log_abs_det(both, flip), torch.log(torch.tensor([4.0, 2 * 1.1 * 0.9 * 0.9])), 1e-6)
+    with pytest.raises(NonInvertibleError, match="sample 0"):
+        log_abs_det(torch.zeros(2, 3, 3), flip)
 
 
 def test_the_jacobian_does_not_depend_on_the_chunk():

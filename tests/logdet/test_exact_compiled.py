@@ -14,7 +14,7 @@ from idensenet.logdet.matrices import compiled, compiled_for
 QUICK = {"compile_threads": 1, "cpp.simdlen": 1}  # plain loops spare a third of the C++ compiler's time
 
 
-@pytest.mark.parametrize("name", ["dense-2", "dense-3"])
+@pytest.mark.parametrize("name", ["dense-2", "dense-3", "dense-16"])
 def test_the_compiled_value_and_gradient_are_those_of_slogdet(name):
     torch._dynamo.reset()
     compiled.cache_clear()

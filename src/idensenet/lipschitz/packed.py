@@ -48,6 +48,15 @@ class Plan:
     norm: float
     steps: tuple[Step, ...]
 
+    @property
+    def dims(self) -> int:
+        return self.steps[0].inputs
+
+    @property
+    def hidden(self) -> int:
+        """Features that went through an activation."""
+        return self.steps[-1].inputs - self.dims
+
     @staticmethod
     def of(block: DenseBlock) -> Plan:
         """Kept with the block, and made anew when a layer or one of its constants was exchanged."""
@@ -157,6 +166,39 @@ def value_and_jacobian(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tens
             rows = torch.cat([rows, *grown])
     out = rows.view(dims, 1 + dims, n)
     return out[:, 0].T, out[:, 1:].permute(2, 0, 1)
+
+
+def closing_parts(plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
+    """The closing map [A, U] of a block, and its columns for x and for hidden features: A [D, D], (I + A)^-1 U [D, hidden].
+
+    A comes out of a map of norm below one, so I + A has an inverse.
+    """
+    dims = plan.dims
+    weight = torch.split(row, [size for step in plan.steps for size in step.sizes])[-2].view(dims, dims + plan.hidden)
+    A, U = weight[:, :dims], weight[:, dims:]
+    return A, torch.linalg.solve(torch.eye(dims, dtype=row.dtype, device=row.device) + A, U)
+
+
+def value_and_core(x: Tensor, plan: Plan, row: Tensor, solved: Tensor) -> tuple[Tensor, Tensor]:
+    """g(x), and matrices C [batch, hidden, hidden] with det(I + J) = det(I + A) det(I + C).
+
+    J = A + U V(x), where V is the Jacobian of the hidden features, so C = V (I + A)^-1 U: the tangents are those columns,
+    the same for all samples until they meet an activation. `solved` is (I + A)^-1 U.
+    """
+    n, dims = x.shape
+    values, tangents = x.T, x.new_zeros(0, solved.shape[1], n)
+    parts = iter(torch.split(row, [size for step in plan.steps for size in step.sizes]))
+    for step in plan.steps:
+        weight, bias, *own = (next(parts) for _ in step.sizes)
+        weight = weight.view(step.outputs, step.inputs)
+        value = weight @ values + bias[:, None]
+        if step.activation is None:
+            break
+        moved = (weight[:, :dims] @ solved)[:, :, None] + (weight[:, dims:] @ tangents.flatten(1)).view(step.outputs, -1, n)
+        found, slopes = step.activation.curves(value, *own)
+        values = torch.cat([values, *found])
+        tangents = torch.cat([tangents, *[slope[:, None] * moved for slope in slopes]])
+    return value.T, tangents.permute(2, 0, 1)
 
 
 def packed(g: object, x: Tensor, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:

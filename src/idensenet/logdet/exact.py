@@ -10,21 +10,32 @@ from torch.utils.checkpoint import checkpoint
 
 from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
-from idensenet.lipschitz.packed import Plan
+from idensenet.lipschitz.packed import Plan, closing_parts, value_and_core
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
 from idensenet.logdet.base import Estimate, Linearizable, LogDet
-from idensenet.logdet.matrices import Function, compiled_block, prepared, value_and_jacobian
+from idensenet.logdet.matrices import Function, compiled, compiled_block, compiled_for, prepared, value_and_jacobian
 
 
-def log_abs_det(matrix: Tensor) -> Tensor:
-    """log det(I + matrix) of each, which must be positive; two by two in closed form."""
-    dims = matrix.shape[-1]
-    if dims == 2:
+def _slogdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    sign, value = torch.linalg.slogdet(unit + matrix)
+    return sign, value
+
+
+def log_abs_det(matrix: Tensor, common: Tensor | None = None) -> Tensor:
+    """log det(I + matrix) of each, which must be positive; two by two in closed form.
+
+    With a `common` matrix, the determinant of each is multiplied with that of I + common.
+    """
+    if matrix.shape[-1] == 2:
         a, b, c, d = matrix.flatten(1).unbind(1)
         det = (1 + a) * (1 + d) - b * c
-        sign, value = det, torch.log(det)
+        sign, value = det.sign(), torch.log(det.abs())
     else:
-        sign, value = torch.linalg.slogdet(torch.eye(dims, dtype=matrix.dtype, device=matrix.device) + matrix)
+        sign, value = _slogdet(matrix)
+    if common is not None:
+        common_sign, common_value = _slogdet(common)
+        sign, value = sign * common_sign, value + common_value
     # The look at the sign makes the host wait, so on an accelerator it is left out where gradients are recorded, as in
     # compiled code: there a lost inverse shows as NaN, and certify() finds the block.
     if torch.compiler.is_compiling() or (matrix.device.type != "cpu" and torch.is_grad_enabled()):
@@ -47,6 +58,10 @@ def exact_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
 
 def packed_log_det(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
     """The same for a dense block on vectors that was prepared together with its peers."""
+    if plan.hidden < plan.dims:
+        common, solved = closing_parts(plan, row)
+        gx, matrix = value_and_core(x, plan, row, solved)
+        return gx, log_abs_det(matrix, common)
     gx, matrix = packed_value_and_jacobian(x, plan, row)
     return gx, log_abs_det(matrix)
 
@@ -55,12 +70,21 @@ def compiled_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
     """The same compiled. slogdet stays outside: its gradient is wrong there (torch 2.13, on a CPU)."""
     if x.shape[1:] == (2,):
         return compiled_block(x, g, alone=exact_log_det, together=packed_log_det)
+    pack = prepared(x, g, compiled)
+    if pack is not None and pack[0].hidden < pack[0].dims:
+        plan, row = pack
+        common, solved = closing_parts(plan, row)
+        gx, matrix = compiled_for(plan, value_and_core)(x, row, solved)
+        return gx, log_abs_det(matrix, common)
     gx, matrix = compiled_block(x, g)
     return gx, log_abs_det(matrix)
 
 
 class ExactLogDet(LogDet):
     """log det(I + J) from the whole Jacobian; for small dimensions, and the oracle in tests.
+
+    A dense block on vectors with fewer hidden features than dimensions costs what matrices of their number cost: the
+    determinant is that of I + U V (`value_and_core`).
 
     `compiled` is for long training of small models: where gradients are recorded, the block then runs as one compiled
     function, to the same result up to rounding. The first call takes half a minute, or seconds where it was compiled before.

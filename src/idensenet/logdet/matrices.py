@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.packed import Compile, Plan, packed
+from idensenet.lipschitz.packed import Compile, Plan, packable, packed
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
 from idensenet.logdet.base import Linearizable, push
 
@@ -65,8 +65,10 @@ def compiled_for(plan: Plan, function: Function) -> Function:
 
 
 def prepared(x: Tensor, g: Linearizable, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:
-    """What a dense block on a few dimensions is made of, or None."""
-    return packed(g, x, compile) if x.shape[1:].numel() <= TOGETHER else None
+    """What a dense block on vectors is made of, if it has few dimensions or fewer hidden features than that; or None."""
+    if x.ndim != 2 or not packable(g):
+        return None
+    return packed(g, x, compile) if x.shape[1] <= TOGETHER or Plan.of(g).hidden < x.shape[1] else None
 
 
 def compiled_block(
