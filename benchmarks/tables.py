@@ -6,8 +6,9 @@
 
 Everybody gets the same rows: constant columns dropped, columns on a grid spread by uniform noise of one step of it, then each
 column by the mean and deviation of the training rows. Everybody has four configurations to choose from by rows held out of the
-training rows (15 %, the same for all), and flows stop early by them. The Gaussian's covariance has a ridge, which is what it
-chooses.
+training rows (15 %, the same for all). The Gaussian's covariance has a ridge, which is what it chooses. What needs no held-out
+rows to know when to stop is then fitted again to all training rows; the flows of others stop by the held-out ones. Several
+processes can share a cache if they have different sets.
 """
 
 from __future__ import annotations
@@ -161,8 +162,9 @@ MODELS: dict[str, tuple[Callable[..., Score], list[Any]]] = {
     "RealNVP (zuko)": (zuko_flow("RealNVP"), [(4, 64), (4, 128), (8, 64), (8, 128)]),
     "residual flow (normflows)": (normflows_residual, [(4, 64), (4, 128), (8, 64), (8, 128)]),
     "FlowDensity, no options": (ours, [{}]),
-    "FlowDensity": (ours, [{}, {"blocks": 3}, {"blocks": 10}, {"growth": 32, "depth": 3}]),
+    "FlowDensity": (ours, [{}, {"blocks": 3}, {"blocks": 10}, {"depth": 3}]),
 }
+AGAIN = (gaussian, mixture, kernels, ours)  # fitted to all training rows in the end
 
 
 def measured(name: str, train: Array, test: Array, steps: int) -> dict[str, Any]:
@@ -171,12 +173,17 @@ def measured(name: str, train: Array, test: Array, steps: int) -> dict[str, Any]
     mean, deviation = train.mean(0), train.std(0)
     train, test = (train - mean) / deviation, (test - mean) / deviation
     inner, held_out = train_test_split(train, test_size=0.15, random_state=0)
-    began, found = time.monotonic(), []
-    for config in configs:
+    began, fitted = time.monotonic(), []
+    for config in configs if len(configs) > 1 else []:
         score = fit(inner, held_out, config, steps)
-        found.append((float(np.mean(score(held_out))), float(np.mean(score(test))), config))
-    best = max(found, key=lambda each: each[0])
-    return {"score": best[1], "config": str(best[2]), "seconds": round(time.monotonic() - began, 1)}
+        fitted.append((float(np.mean(score(held_out))), score, config))
+    _, score, config = max(fitted, key=lambda each: each[0], default=(0.0, None, configs[0]))
+    chosen = time.monotonic()
+    if score is None or fit in AGAIN:
+        score = fit(train, held_out, config, steps)
+    done = time.monotonic()
+    times = {"seconds": round(done - began, 1), "last fit": round(done - chosen, 1)}
+    return {"score": float(np.mean(score(test))), "config": str(config), **times}
 
 
 def markdown(results: dict[str, Any], folds: int) -> str:
@@ -193,6 +200,11 @@ def markdown(results: dict[str, Any], folds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def known(cache: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cache.read_text()) if cache.is_file() else {}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
@@ -204,7 +216,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=None, help="Markdown file to write the table to")
     values = parser.parse_args()
-    results: dict[str, Any] = json.loads(values.cache.read_text()) if values.cache.is_file() else {}
+    results = known(values.cache)
     for name in values.sets:
         x = prepared(SETS[name]().data)
         for i, (train, test) in enumerate(KFold(values.folds, shuffle=True, random_state=0).split(x)):
@@ -212,6 +224,7 @@ def main() -> None:
                 key = f"{name}/{model}/{i}"
                 if key not in results:
                     results[key] = measured(model, x[train], x[test], values.steps)
+                    results = {**known(values.cache), key: results[key]}
                     write_atomically(values.cache, json.dumps(results, indent=1) + "\n")
                     print(
                         f"{key}: {results[key]['score']:.3f} in {results[key]['seconds']} s, {results[key]['config']}",

@@ -44,6 +44,9 @@ def test_held_out_rows_choose_and_test_rows_do_not(tables, monkeypatch):
     assert found["config"] == "held out"
     assert found["score"] == 0.0
     assert seen == [(34, 6)] * 2
+    monkeypatch.setattr(tables, "AGAIN", (fit,))
+    tables.measured("made up", x[:40], x[40:], 1)
+    assert seen[2:] == [(34, 6), (34, 6), (40, 6)]  # the one that was chosen, on all training rows
 
 
 def test_a_run_writes_its_table_and_goes_on_where_it_stopped(tables, tmp_path, monkeypatch, capsys):
