@@ -49,6 +49,17 @@ def test_held_out_rows_choose_and_test_rows_do_not(tables, monkeypatch):
     assert seen[2:] == [(34, 6), (34, 6), (40, 6)]  # the one that was chosen, on all training rows
 
 
+def test_means_errors_and_what_is_above_the_gaussian(tables):
+    scores = {"Gaussian": (1.0, 3.0), "kernel density": (2.0, 5.0), "FlowDensity": (0.5,)}
+    results = {f"iris/{model}/{i}": {"score": score} for model, each in scores.items() for i, score in enumerate(each)}
+    found = tables.markdown(results, 2)
+    assert "| Gaussian | 2.00 ± 1.00 |" in found
+    assert "| kernel density | **3.50** ± 1.50 |" in found
+    assert "| kernel density | **1.50** ± 0.50 |" in found  # paired
+    assert "| FlowDensity |  |" in found  # not whole
+    assert "wine" not in found
+
+
 def test_a_run_writes_its_table_and_goes_on_where_it_stopped(tables, tmp_path, monkeypatch, capsys):
     cache, out = tmp_path / "cache.json", tmp_path / "tables.md"
     words = ["--sets", "iris", "--models", "Gaussian", "kernel density", "--folds", "2"]
