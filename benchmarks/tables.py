@@ -225,14 +225,14 @@ def page(results: dict[str, Any], folds: int) -> str:
     """What is written to a file."""
     return f"""# Densities of tables
 
-Held-out log-likelihood on scikit-learn's tables, {folds} folds, mean ± standard error over folds. Higher is better, and the best of
-a column is bold. Written by `python benchmarks/tables.py --out docs/tables.md`.
+Held-out log-likelihood on scikit-learn's tables, {folds} folds, mean ± standard error over folds. Higher is better, and the
+best of a column is bold. Written by `python benchmarks/tables.py --out docs/tables.md`.
 
 Everybody gets the same rows: constant columns dropped, columns on a grid spread by uniform noise of one step of it, then each
 column by the mean and deviation of the training rows. Everybody but the line without options has four configurations to choose
-from by 15 % of the training rows, the same for all. The flows of others stop early by those rows; everything else is then fitted
-to all training rows, and `FlowDensity` holds out rows by itself. Covariances have a ridge: the Gaussian chooses its own out
-of {", ".join(f"{each:g}" for each in MODELS["Gaussian"][1])}, the mixtures have {RIDGE:g}.
+from by 15 % of the training rows, the same for all. The flows of others stop early by those rows; everything else is then
+fitted to all training rows, and `FlowDensity` holds out rows by itself. Covariances have a ridge: the Gaussian chooses its own
+out of {", ".join(f"{each:g}" for each in MODELS["Gaussian"][1])}, the mixtures have {RIDGE:g}.
 
 {markdown(results, folds)}
 
