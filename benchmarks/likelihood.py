@@ -1,9 +1,10 @@
-"""When a likelihood fails as a score of oddness: MNIST against digits and against itself upside down.
+"""When a likelihood fails as a score of oddness: MNIST against digits and itself upside down, CIFAR-10 against smooth images.
 
-    python benchmarks/likelihood.py --data data --out runs/likelihood        # continued where it stopped
+    python benchmarks/likelihood.py --data data --out runs/likelihood --cifar RUN        # continued where it stopped
 
 Trains a small flow on MNIST, and a background model on the same images with a fifth of their pixels replaced by noise (Ren et
-al., 2019), scores both sets with `idensenet score`, and draws the histograms.
+al., 2019), scores both sets with `idensenet score`, and draws the histograms. With a run on CIFAR-10, also its test images
+against copies of them without detail: smooth, as photographs of house numbers are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -28,8 +30,18 @@ if TYPE_CHECKING:
 SMALL = ["--model.blocks", "[2,2,2]", "--model.growth", "32", "--model.fc_blocks", "0", "--logdet.law_parameter", "1"]
 TRAINING = ["--train.batch_size", "64", "--train.warmup_steps", "100", "--train.compile", "on", "--train.save_every", "100"]
 EVALUATION = ["--logdet.eval_method", "krylov", "--train.eval_every", "1000", "--train.eval_samples", "500"]
-OTHERS = {"digits": "digits", "flipped": "mnist:flipped"}
 NOISE, IMAGES = 0.2, 20_000
+BLUR = 4  # pixels whose mean replaces them, along each side
+
+
+@dataclass(frozen=True)
+class Comparison:
+    name: str  # of its files
+    run: Path
+    own: str  # title
+    other: str
+    against: str | Path
+    background: Path | None = None
 
 
 def idensenet(*words: str | Path) -> None:
@@ -44,33 +56,43 @@ def train(run: Path, steps: int, *words: str | Path) -> None:
         idensenet("train", "mnist-idensenet", *options, *words, "--output.dir", run)
 
 
-def perturb(data: str, folder: Path) -> None:
-    """Training images with noise in place of some pixels, as files."""
-    if folder.is_dir():
-        return
+def as_files(images: np.ndarray[Any, Any], folder: Path) -> None:
+    """Images [n, height, width] or [n, height, width, 3], all or none."""
     unfinished = folder.with_suffix(".part")
     unfinished.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(0)
-    images = np.array(open_source("mnist", root=data).train.x[:IMAGES, 0])
-    noise = random.integers(0, 256, images.shape, np.uint8)
-    images = np.where(random.uniform(size=images.shape) < NOISE, noise, images)
     for i, image in enumerate(images):
         Image.fromarray(image).save(unfinished / f"{i:05d}.png")
     unfinished.rename(folder)
 
 
-def histograms(out: Path) -> Figure:
+def perturb(data: str, folder: Path) -> None:
+    """Training images of MNIST with noise in place of some pixels."""
+    random = np.random.default_rng(0)
+    images = np.array(open_source("mnist", root=data).train.x[:IMAGES, 0])
+    noise = random.integers(0, 256, images.shape, np.uint8)
+    as_files(np.where(random.uniform(size=images.shape) < NOISE, noise, images), folder)
+
+
+def smooth(data: str, folder: Path, samples: int) -> None:
+    """Test images of CIFAR-10 without detail."""
+    images = np.moveaxis(np.array(open_source("cifar10", root=data).test.x[:samples]), 1, -1)
+    small = [Image.fromarray(image).reduce(BLUR).resize(image.shape[:2], Image.Resampling.BICUBIC) for image in images]
+    as_files(np.stack([np.asarray(image) for image in small]), folder)
+
+
+def histograms(out: Path, comparisons: list[Comparison]) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3))
-    axes = figure.subplots(1, 2)
-    for axis, (name, title) in zip(axes, {"digits": "digits", "flipped": "MNIST upside down"}.items(), strict=True):
-        with (out / f"{name}.csv").open() as file:
+    figure = Figure(figsize=(4 * len(comparisons), 3))
+    axes = figure.subplots(1, len(comparisons))
+    for axis, each in zip(axes, comparisons, strict=True):
+        with (out / f"{each.name}.csv").open() as file:
             rows = list(csv.DictReader(file))
-        area = json.loads((out / f"{name}.json").read_text())["log_density"]["value"]
+        area = json.loads((out / f"{each.name}.json").read_text())["log_density"]["value"]
         both = {part: [float(row["log_density"]) for row in rows if row["set"] == part] for part in ("own", "other")}
-        bins = np.linspace(*np.percentile(both["own"] + both["other"], [0.5, 99.5]), 50)
-        for part, label in (("own", "MNIST, held out"), ("other", title)):
+        low, high = np.percentile(both["own"] + both["other"], [0.5, 99.5])
+        bins = np.linspace(low, high, 50)
+        for part, label in (("own", f"{each.own}, held out"), ("other", each.other)):
             axis.hist(both[part], bins, alpha=0.6, label=label)
         axis.set(title=f"AUROC {area:.3f}", xlabel="log-density, nats", yticks=[])
         axis.spines[["top", "left", "right"]].set_visible(False)
@@ -81,21 +103,31 @@ def histograms(out: Path) -> Figure:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="data", help="where MNIST is kept")
+    parser.add_argument("--data", default="data", help="where MNIST and CIFAR-10 are kept")
+    parser.add_argument("--cifar", type=Path, default=None, help="a run on CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs/likelihood"))
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--samples", type=int, default=1000)
     given = parser.parse_args()
-    perturb(given.data, given.out / "perturbed")
-    train(given.out / "mnist", given.steps, "--data.root", given.data)
-    own = ["--data.folder", given.out / "perturbed", "--data.size", "28", "--data.channels", "1", "--data.root", given.out]
-    train(given.out / "background", given.steps, *own)
-    for name, other in OTHERS.items():
-        idensenet(
-            *("score", given.out / "mnist", "--against", other, "--background", given.out / "background"),
-            *("--samples", str(given.samples), "--reference", "2000", "--out", given.out / f"{name}.csv"),
-        )
-    save_figure(lambda: histograms(given.out), given.out / "likelihood.png")
+    mnist, background, perturbed = given.out / "mnist", given.out / "background", given.out / "perturbed"
+    if not perturbed.is_dir():
+        perturb(given.data, perturbed)
+    train(mnist, given.steps, "--data.root", given.data)
+    own: list[str | Path] = ["--data.folder", perturbed, "--data.size", "28", "--data.channels", "1", "--data.root", given.out]
+    train(background, given.steps, *own)
+    comparisons = [
+        Comparison("digits", mnist, "MNIST", "digits", "digits", background),
+        Comparison("flipped", mnist, "MNIST", "MNIST upside down", "mnist:flipped", background),
+    ]
+    if given.cifar is not None:
+        if not (given.out / "smooth").is_dir():
+            smooth(given.data, given.out / "smooth", given.samples)
+        comparisons.append(Comparison("smooth", given.cifar, "CIFAR-10", "CIFAR-10, smooth", given.out / "smooth"))
+    for each in comparisons:
+        behind: list[str | Path] = [] if each.background is None else ["--background", each.background]
+        sizes = ["--samples", str(given.samples), "--reference", str(2 * given.samples)]
+        idensenet("score", each.run, "--against", each.against, *behind, *sizes, "--out", given.out / f"{each.name}.csv")
+    save_figure(lambda: histograms(given.out, comparisons), given.out / "likelihood.png")
     print(f"histograms: {given.out / 'likelihood.png'}")
 
 
