@@ -54,8 +54,8 @@ class Plan:
 
     @property
     def hidden(self) -> int:
-        """Features that went through an activation."""
-        return self.steps[-1].inputs - self.dims
+        """Numbers that go into an activation."""
+        return sum(step.outputs for step in self.steps[:-1])
 
     @staticmethod
     def of(block: DenseBlock) -> Plan:
@@ -169,12 +169,12 @@ def value_and_jacobian(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tens
 
 
 def closing_parts(plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The closing map [A, U] of a block, and its columns for x and for hidden features: A [D, D], (I + A)^-1 U [D, hidden].
+    """The closing map is [A, U], with columns for x and for what the activations made: A and (I + A)^-1 U.
 
     A comes out of a map of norm below one, so I + A has an inverse.
     """
     dims = plan.dims
-    weight = torch.split(row, [size for step in plan.steps for size in step.sizes])[-2].view(dims, dims + plan.hidden)
+    weight = torch.split(row, [size for step in plan.steps for size in step.sizes])[-2].view(dims, -1)
     A, U = weight[:, :dims], weight[:, dims:]
     return A, torch.linalg.solve(torch.eye(dims, dtype=row.dtype, device=row.device) + A, U)
 
@@ -182,23 +182,37 @@ def closing_parts(plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
 def value_and_core(x: Tensor, plan: Plan, row: Tensor, solved: Tensor) -> tuple[Tensor, Tensor]:
     """g(x), and matrices C [batch, hidden, hidden] with det(I + J) = det(I + A) det(I + C).
 
-    J = A + U V(x), where V is the Jacobian of the hidden features, so C = V (I + A)^-1 U: the tangents are those columns,
-    the same for all samples until they meet an activation. `solved` is (I + A)^-1 U.
+    With P(x) the Jacobian of what goes into the activations and S(x) their slopes, J = A + U S P, so C = P (I + A)^-1 U S.
+    `solved` is (I + A)^-1 U.
     """
-    n, dims = x.shape
-    values, tangents = x.T, x.new_zeros(0, solved.shape[1], n)
+    dims, layers = plan.dims, plan.steps[:-1]
     parts = iter(torch.split(row, [size for step in plan.steps for size in step.sizes]))
-    for step in plan.steps:
+    values = x.T
+    weights: list[Tensor] = []
+    slopes: list[tuple[Tensor, ...]] = []
+    for step in layers:
         weight, bias, *own = (next(parts) for _ in step.sizes)
-        weight = weight.view(step.outputs, step.inputs)
-        value = weight @ values + bias[:, None]
-        if step.activation is None:
-            break
-        moved = (weight[:, :dims] @ solved)[:, :, None] + (weight[:, dims:] @ tangents.flatten(1)).view(step.outputs, -1, n)
-        found, slopes = step.activation.curves(value, *own)
-        values = torch.cat([values, *found])
-        tangents = torch.cat([tangents, *[slope[:, None] * moved for slope in slopes]])
-    return value.T, tangents.permute(2, 0, 1)
+        weights.append(weight.view(step.outputs, step.inputs))
+        assert step.activation is not None
+        curves, found = step.activation.curves(weights[-1] @ values + bias[:, None], *own)
+        values = torch.cat([values, *curves])
+        slopes.append(found)
+    closing, bias = parts
+    value = closing.view(dims, -1) @ values + bias[:, None]
+    # The part of P that comes from x directly has the same matrix for all samples,
+    direct = torch.cat([weight[:, :dims] for weight in weights]) @ solved
+    columns = iter(torch.split(direct, [step.outputs for step, found in zip(layers, slopes, strict=True) for _ in found], 1))
+    base = []
+    for found in slopes:
+        first, *others = [next(columns)[:, :, None] * slope for slope in found]
+        base.append(sum(others, first))
+    # and the rest comes through the layers before.
+    rows: list[Tensor] = []
+    grown: list[Tensor] = []
+    for weight, part, found in zip(weights, torch.split(torch.cat(base, 1), [*map(len, weights)]), slopes, strict=True):
+        rows.append(part + (weight[:, dims:] @ torch.cat(grown).flatten(1)).view(part.shape) if grown else part)
+        grown += [slope[:, None] * rows[-1] for slope in found]
+    return value.T, torch.cat(rows).permute(2, 0, 1)
 
 
 def packed(g: object, x: Tensor, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:

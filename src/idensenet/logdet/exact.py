@@ -83,8 +83,8 @@ def compiled_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
 class ExactLogDet(LogDet):
     """log det(I + J) from the whole Jacobian; for small dimensions, and the oracle in tests.
 
-    A dense block on vectors with fewer hidden features than dimensions costs what matrices of their number cost: the
-    determinant is that of I + U V (`value_and_core`).
+    A dense block on vectors with fewer numbers in its activations than dimensions costs what matrices of their number
+    cost (`value_and_core`).
 
     `compiled` is for long training of small models: where gradients are recorded, the block then runs as one compiled
     function, to the same result up to rounding. The first call takes half a minute, or seconds where it was compiled before.

@@ -65,7 +65,7 @@ def compiled_for(plan: Plan, function: Function) -> Function:
 
 
 def prepared(x: Tensor, g: Linearizable, compile: Compile | None = None) -> tuple[Plan, Tensor] | None:
-    """What a dense block on vectors is made of, if it has few dimensions or fewer hidden features than that; or None."""
+    """What a dense block on vectors is made of, if it has few dimensions or fewer hidden numbers than that; or None."""
     if x.ndim != 2 or not packable(g):
         return None
     return packed(g, x, compile) if x.shape[1] <= TOGETHER or Plan.of(g).hidden < x.shape[1] else None

@@ -104,7 +104,9 @@ class Training:
     def __init__(self, flow: Flow, loss: Loss, train: Rows, options: Options) -> None:
         self.flow, self.loss, self.train = flow, loss, train
         self.parameters = list(flow.parameters())
-        self.optimizer = torch.optim.AdamW(self.parameters, options.learning_rate, weight_decay=options.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, options.learning_rate, weight_decay=options.weight_decay, fused=True
+        )
         self.average = Average(flow, 0.99)
         self.order = batches(len(train), options.batch_size, torch.Generator().manual_seed(options.seed))
         self.noise = torch.Generator(flow.device).manual_seed(options.seed + 1)
