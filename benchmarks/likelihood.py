@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--data", default="data", help="where MNIST and CIFAR-10 are kept")
     parser.add_argument("--cifar", type=Path, default=None, help="a run on CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs/likelihood"))
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=1000)
     given = parser.parse_args()
     mnist, background, perturbed = given.out / "mnist", given.out / "background", given.out / "perturbed"

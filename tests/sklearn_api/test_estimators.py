@@ -173,6 +173,7 @@ def broken(column, value):
 
 TABLES = {
     "constant": (np.column_stack([rows(), np.full(300, 5.0)]), DataError, r"Column 2 is constant \(5\)"),
+    "constants": (np.column_stack([rows(), np.zeros((300, 2))]), DataError, r"Columns 2, 3 are constant \(0\)"),
     "copy": (np.column_stack([rows(), rows()[:, 0]]), DataError, "Columns 0, 2 determine each other"),
     "combination": (np.column_stack([rows(), rows() @ [2.0, -1]]), DataError, "Columns 0, 1, 2 determine each other"),
     "NaN": (broken(0, np.nan), ValueError, "NaN"),

@@ -28,8 +28,9 @@ def check_density(x: Array, names: Sequence[str] | None = None) -> None:
     constant = np.flatnonzero(deviation <= 8 * np.finfo(x.dtype).eps * size)
     if len(constant):
         value = x[0, constant[0]]
+        which = "Column {} is" if len(constant) == 1 else "Columns {} are"
         raise DataError(
-            f"Column {_named(constant, names)} is constant ({value:.6g}), so that no density exists; drop it, "
+            f"{which.format(_named(constant, names))} constant ({value:.6g}), so that no density exists; drop what is constant, "
             "or add noise of the size of its rounding."
         )
     if len(x) <= x.shape[1]:
