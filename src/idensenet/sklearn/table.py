@@ -30,8 +30,8 @@ def check_density(x: Array, names: Sequence[str] | None = None) -> None:
         value = x[0, constant[0]]
         which = "Column {} is" if len(constant) == 1 else "Columns {} are"
         raise DataError(
-            f"{which.format(_named(constant, names))} constant ({value:.6g}), so that no density exists; drop what is constant, "
-            "or add noise of the size of its rounding."
+            f"{which.format(_named(constant, names))} constant ({value:.6g}), so that no density exists; drop what is "
+            "constant, or add noise of the size of its rounding."
         )
     if len(x) <= x.shape[1]:
         return  # too few rows to tell
