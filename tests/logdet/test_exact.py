@@ -7,6 +7,7 @@ from oracles import MatrixNet, autograd_jacobians, close, exact, gradient, input
 import brute
 from idensenet.draws import GeneratorDraws
 from idensenet.errors import NonInvertibleError
+from idensenet.lipschitz import Pieces, dense_block
 from idensenet.logdet import ExactLogDet, jacobian
 from idensenet.logdet.exact import log_abs_det
 
@@ -73,6 +74,17 @@ def test_with_narrow_layers_no_matrix_is_as_large_as_the_jacobians(dims: int, mo
     monkeypatch.setattr(torch.linalg, "slogdet", lambda matrix: sizes.append(matrix.shape) or slogdet(matrix))
     ExactLogDet()(network(f"dense-{dims}"), inputs(f"dense-{dims}"), DRAWS)
     assert sizes == [(3, 6, 6), (dims, dims)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "growth", "activation"), [(2, 1, "lipswish"), (3, 1, "lipswish"), (5, 2, "lipswish"), (3, 2, "clipswish")]
+)
+def test_the_narrowest_layers(dims: int, growth: int, activation: str):
+    g = dense_block([dims], depth=1, growth=growth, pieces=Pieces(activation)).double()
+    x = torch.randn(4, dims, dtype=torch.float64, requires_grad=True)
+    value = ExactLogDet()(g, x, DRAWS)[1].value
+    close(value, exact(g, x), 1e-10)
+    close(gradient(value.sum(), g, x), gradient(exact(g, x).sum(), g, x), 1e-9)
 
 
 def test_a_common_matrix_counts_for_every_determinant():

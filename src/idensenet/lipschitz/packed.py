@@ -57,6 +57,11 @@ class Plan:
         """Numbers that go into an activation."""
         return sum(step.outputs for step in self.steps[:-1])
 
+    @property
+    def narrow(self) -> bool:
+        """Whether `value_and_core` has smaller matrices than the Jacobian (that of two dimensions has a formula)."""
+        return self.hidden < self.dims and self.dims > 2
+
     @staticmethod
     def of(block: DenseBlock) -> Plan:
         """Kept with the block, and made anew when a layer or one of its constants was exchanged."""

@@ -58,7 +58,7 @@ def exact_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
 
 def packed_log_det(x: Tensor, plan: Plan, row: Tensor) -> tuple[Tensor, Tensor]:
     """The same for a dense block on vectors that was prepared together with its peers."""
-    if plan.hidden < plan.dims:
+    if plan.narrow:
         common, solved = closing_parts(plan, row)
         gx, matrix = value_and_core(x, plan, row, solved)
         return gx, log_abs_det(matrix, common)
@@ -71,7 +71,7 @@ def compiled_log_det(x: Tensor, g: Linearizable) -> tuple[Tensor, Tensor]:
     if x.shape[1:] == (2,):
         return compiled_block(x, g, alone=exact_log_det, together=packed_log_det)
     pack = prepared(x, g, compiled)
-    if pack is not None and pack[0].hidden < pack[0].dims:
+    if pack is not None and pack[0].narrow:
         plan, row = pack
         common, solved = closing_parts(plan, row)
         gx, matrix = compiled_for(plan, value_and_core)(x, row, solved)

@@ -68,7 +68,7 @@ def prepared(x: Tensor, g: Linearizable, compile: Compile | None = None) -> tupl
     """What a dense block on vectors is made of, if it has few dimensions or fewer hidden numbers than that; or None."""
     if x.ndim != 2 or not packable(g):
         return None
-    return packed(g, x, compile) if x.shape[1] <= TOGETHER or Plan.of(g).hidden < x.shape[1] else None
+    return packed(g, x, compile) if x.shape[1] <= TOGETHER or Plan.of(g).narrow else None
 
 
 def compiled_block(
