@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import finite_source, image_source, losses, new_run, toy_config, toy_source
 
+from idensenet.bijections import Chain, whole
 from idensenet.errors import NonFiniteError, OptionError
 from idensenet.logdet import matrices
 from idensenet.training.display import Quiet
@@ -166,6 +167,15 @@ def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_p
     long.compile(notes)
     assert compiled_blocks(long) == [True, True]
     assert "compiled in" in notes.said[-1]
+
+    chains = [[m.compiled for m in run.flow.modules() if isinstance(m, Chain) and len(m)] for run in (short, long)]
+    assert not any(map(any, chains))
+    monkeypatch.setattr(whole, "compiled", lambda function: function)
+    monkeypatch.setattr(whole, "compiled_for", lambda plan, function: lambda x, *more: function(x, plan, *more))
+    longest = new_run(tmp_path / "longest", toy_config(max_steps=20_000))
+    longest.compile(notes)
+    assert any(m.compiled for m in longest.flow.modules() if isinstance(m, Chain))
+    assert "some minutes" in notes.said[-2]
 
     def broken(function):
         raise RuntimeError("no compiler")

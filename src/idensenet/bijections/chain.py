@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from idensenet.bijections.base import Bijection, no_log_det
+from idensenet.bijections.whole import whole
 from idensenet.draws import Draws
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.lipschitz.linear import fresh_norms
 
 
 def given(part: Bijection, context: Tensor | None) -> dict[str, Tensor | None]:
@@ -17,11 +19,12 @@ def given(part: Bijection, context: Tensor | None) -> dict[str, Tensor | None]:
 
 
 class Chain(Bijection):
-    """The parts in order; their log-determinants add up."""
+    """The parts in order; their log-determinants add up. `compiled` makes one function of them where that can be done."""
 
     def __init__(self, parts: Sequence[Bijection]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
+        self.compiled = False
 
     def __iter__(self) -> Iterator[Bijection]:
         return iter(self.parts)  # type: ignore[arg-type]
@@ -34,6 +37,11 @@ class Chain(Bijection):
         return any(part.conditional for part in self)
 
     def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self.compiled:
+            with fresh_norms(self):
+                found = whole(self, x, draws)
+            if found is not None:
+                return found
         total = no_log_det(x)
         for i, part in enumerate(self):
             x, log_det = part(x, draws.fold(i) if draws else None, **given(part, context))

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
-from idensenet.logdet.series import Probe, checked_counts, draw_probes, over_probes, weighted_log_det
+from idensenet.logdet.series import Probe, WeightedLogDet, checked_counts
 
 
 class Law(ABC):
@@ -68,7 +67,7 @@ class Poisson(Law):
         return torch.where(n >= 1, tail, 1.0)
 
 
-class RouletteLogDet(LogDet):
+class RouletteLogDet(WeightedLogDet):
     """`exact_terms` terms for certain, the rest by `law`: unbiased (Chen et al., 2019).
 
     `bfloat16` rounds the products of the powers, and nothing else: faster where the processor has units for it, by a rounding
@@ -92,9 +91,3 @@ class RouletteLogDet(LogDet):
         lengths = self.law.lengths(draws, x, self.probes)
         terms = self.exact_terms + (int(lengths.max()) if lengths.numel() else 0)
         return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)
-
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
-        weights = self.draw_weights(draws, x)
-        gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
-        return gx, over_probes(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import nullcontext
 from functools import partial
 from typing import Literal
@@ -71,7 +72,8 @@ def _alone(x: Tensor, g: Linearizable, probe: Tensor, weights: Tensor) -> tuple[
     return gx, _matrix_series(matrix, probe, weights)
 
 
-def _together(x: Tensor, plan: Plan, row: Tensor, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def together(x: Tensor, plan: Plan, row: Tensor, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """g(x) and the values of a block that was prepared together with its peers; a function to compile."""
     gx, matrix = packed_value_and_jacobian(x, plan, row)
     return gx, _matrix_series(matrix, probe, weights)
 
@@ -80,15 +82,19 @@ FEW = 4  # dimensions up to which a compiled block takes its whole Jacobian
 EIGHT = 8  # and weights are padded to a multiple of this, so that few lengths are compiled
 
 
+def padded(weights: Tensor, terms: int = 0) -> Tensor:
+    """With zeros for more terms: at least so many, and a multiple of eight."""
+    wanted = -(-max(terms, len(weights)) // EIGHT) * EIGHT
+    return torch.cat([weights, weights.new_zeros(wanted - len(weights), *weights.shape[1:])])
+
+
 def weighted_log_det(
     g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: bool = False, bfloat16: bool = False
 ) -> tuple[Tensor, Tensor]:
     """g(x) and the weighted series, [probes, batch]. A compiled block on a few dimensions is one function, series and all."""
     few = x.ndim == 2 and x.shape[1] <= FEW
     if few and getattr(g, "compiled", False) and torch.is_grad_enabled() and not recompute:
-        missing = -len(weights) % EIGHT
-        weights = torch.cat([weights, weights.new_zeros(missing, *weights.shape[1:])])
-        return compiled_block(x, g, probe, weights, alone=_alone, together=_together)
+        return compiled_block(x, g, probe, padded(weights), alone=_alone, together=together)
     return neumann(g, x, probe, partial(weighted_series, weights, bfloat16=bfloat16), recompute)
 
 
@@ -116,15 +122,30 @@ def checked_counts(**counts: int) -> None:
             raise OptionError(f"{name}={value} must be at least 1.")
 
 
-class SeriesLogDet(LogDet):
+class WeightedLogDet(LogDet):
+    """The first terms of the series, with weights."""
+
+    probes: int
+    probe: Probe
+    bfloat16: bool
+
+    @abstractmethod
+    def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
+        """[terms, (probes,) batch or 1], for as many terms as there are."""
+
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
+        weights = self.draw_weights(draws, x)
+        gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
+        return gx, over_probes(values)
+
+
+class SeriesLogDet(WeightedLogDet):
     """A fixed number of terms: biased, by at most D L^(n+1) / ((n + 1)(1 - L)). `bfloat16` rounds the products of powers."""
 
     def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher", bfloat16: bool = False) -> None:
         checked_counts(terms=terms, probes=probes)
         self.terms, self.probes, self.probe, self.bfloat16 = terms, probes, probe, bfloat16
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
-        weights = torch.ones(self.terms, 1, device=x.device)
-        gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
-        return gx, over_probes(values)
+    def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
+        return torch.ones(self.terms, 1, device=x.device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from idensenet.config import Config
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
+from idensenet.logdet.series import FEW
 from idensenet.models import build_config
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
@@ -29,6 +30,7 @@ from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
 
 COMPILE_FROM = 5000  # steps of a run that repay the half minute that compilation takes
+WHOLE_FROM = 20_000  # and the minutes that it takes for all dense blocks on a few dimensions as one function
 PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
 
 
@@ -96,9 +98,10 @@ class Trainer:
             raise OptionError(f"train.compile={wish!r} is not known; use on, off or auto.")
         if wish == "off" or not self.flow.named_blocks() or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
             return
-        display.say("compiling the blocks: half a minute, seconds where it was done before")
+        whole = self.schedule.steps >= WHOLE_FROM and self.flow.dims <= FEW
+        display.say(f"compiling the blocks: {'some minutes' if whole else 'half a minute'}, seconds where it was done before")
         began = time.monotonic()
-        self.flow.compile_blocks()
+        self.flow.compile_blocks(whole=whole)
         self.flow.train()
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         try:
