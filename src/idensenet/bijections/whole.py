@@ -1,7 +1,7 @@
 """A chain of dense blocks on a few dimensions as one compiled function.
 
-A small model spends most of a training step between its operations. One function for a block, used for all of them, leaves a
-third of that; one function for all blocks leaves nothing, but takes as many times longer to compile as there are blocks.
+A small model spends much of a training step between its operations. With one compiled function for each block, there are
+still as many calls and graph nodes as blocks; with one for all, there is one, which takes as many times longer to compile.
 """
 
 from __future__ import annotations
