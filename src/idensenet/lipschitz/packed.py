@@ -59,8 +59,12 @@ class Plan:
 
     @property
     def narrow(self) -> bool:
-        """Whether `value_and_core` has smaller matrices than the Jacobian (that of two dimensions has a formula)."""
-        return self.hidden < self.dims and self.dims > 2
+        """Whether `value_and_core` has smaller matrices than the Jacobian (that of two dimensions has a formula).
+
+        It takes dense layers and a closing map; some blocks begin with a linear map.
+        """
+        layers = all(step.activation is not None for step in self.steps[:-1])
+        return layers and self.hidden < self.dims and self.dims > 2
 
     @staticmethod
     def of(block: DenseBlock) -> Plan:

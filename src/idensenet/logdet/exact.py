@@ -30,7 +30,7 @@ def log_abs_det(matrix: Tensor, common: Tensor | None = None) -> Tensor:
     if matrix.shape[-1] == 2:
         a, b, c, d = matrix.flatten(1).unbind(1)
         det = (1 + a) * (1 + d) - b * c
-        sign, value = det.sign(), torch.log(det.abs())
+        sign, value = det, torch.log(det.abs())
     else:
         sign, value = _slogdet(matrix)
     if common is not None:
