@@ -95,6 +95,7 @@ def histograms(out: Path, comparisons: list[Comparison]) -> Figure:
         for part, label in (("own", f"{each.own}, held out"), ("other", each.other)):
             axis.hist(both[part], bins, alpha=0.6, label=label)
         axis.set(title=f"AUROC {area:.3f}", xlabel="log-density, nats", yticks=[])
+        axis.locator_params(axis="x", nbins=5)
         axis.spines[["top", "left", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
     figure.tight_layout()
