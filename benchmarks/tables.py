@@ -253,9 +253,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000, help="of training at most")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("runs/tables.json"), help="what is done; it goes on from there"
-    )
+    parser.add_argument("--cache", type=Path, default=Path("runs/tables.json"), help="what is done; it goes on from there")
     parser.add_argument("--out", type=Path, default=None, help="Markdown file to write the page to")
     values = parser.parse_args()
     results = known(values.cache)
