@@ -80,16 +80,21 @@ def smooth(data: str, folder: Path, samples: int) -> None:
     as_files(np.stack([np.asarray(image) for image in small]), folder)
 
 
+def log_densities(out: Path, name: str) -> dict[str, list[float]]:
+    """Of the images of both sets, as `idensenet score` wrote them."""
+    with (out / f"{name}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return {part: [float(row["log_density"]) for row in rows if row["set"] == part] for part in ("own", "other")}
+
+
 def histograms(out: Path, comparisons: list[Comparison]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(comparisons), 3))
     axes = figure.subplots(1, len(comparisons))
     for axis, each in zip(axes, comparisons, strict=True):
-        with (out / f"{each.name}.csv").open() as file:
-            rows = list(csv.DictReader(file))
+        both = log_densities(out, each.name)
         area = json.loads((out / f"{each.name}.json").read_text())["log_density"]["value"]
-        both = {part: [float(row["log_density"]) for row in rows if row["set"] == part] for part in ("own", "other")}
         low, high = np.percentile(both["own"] + both["other"], [0.5, 99.5])
         bins = np.linspace(low, high, 50)
         for part, label in (("own", f"{each.own}, held out"), ("other", each.other)):
@@ -128,6 +133,8 @@ def main() -> None:
         behind: list[str | Path] = [] if each.background is None else ["--background", each.background]
         sizes = ["--samples", str(given.samples), "--reference", str(2 * given.samples)]
         idensenet("score", each.run, "--against", each.against, *behind, *sizes, "--out", given.out / f"{each.name}.csv")
+        for title, found in zip((each.own, each.other), log_densities(given.out, each.name).values(), strict=True):
+            print(f"{title}: mean log-density {np.mean(found):.1f} nats, deviation {np.std(found):.1f}, {len(found)} images")
     save_figure(lambda: histograms(given.out, comparisons), given.out / "likelihood.png")
     print(f"histograms: {given.out / 'likelihood.png'}")
 
