@@ -33,6 +33,43 @@ def test_matrix_norms_are_the_largest_singular_values(layers, rows, columns, sca
     torch.testing.assert_close(v.norm(dim=1), torch.ones(layers, dtype=torch.float64))
 
 
+def with_singular_values(values, rows, columns):
+    """A float64 matrix that has them."""
+    left, right = (torch.linalg.qr(torch.randn(n, len(values), dtype=torch.float64))[0] for n in (rows, columns))
+    return left * values @ right.mT
+
+
+SPECTRA = {  # and whether all eigenvectors have to be computed
+    "few large": (0.5 ** torch.arange(130.0), False),
+    "the first two nearly alike": (torch.cat([torch.tensor([1.0, 1 - 1e-6]), torch.full((128,), 0.1)]), False),
+    "seventeen alike, more than columns": (torch.cat([torch.ones(17), torch.full((113,), 0.1)]), False),
+    "slowly falling": (torch.linspace(1, 0.5, 130), True),
+    "of rank one": (torch.eye(130)[0], False),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_large_matrices_have_their_largest_singular_value_to_rounding(name, monkeypatch):
+    values, all_needed = SPECTRA[name]
+    weight = torch.stack([with_singular_values(scale * values.double(), 130, 140) for scale in (1.0, 7.0)])
+    whole, eigh = [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda a: (whole.append(len(a)) if a.shape[-1] == 130 else None, eigh(a))[1])
+    sigma, u, v = norms.matrix_norms(weight.float())
+    assert whole == ([2] if all_needed else [])
+    torch.testing.assert_close(sigma.double(), torch.tensor([1.0, 7.0], dtype=torch.float64), rtol=2e-6, atol=0)
+    torch.testing.assert_close(torch.einsum("lr,lrc,lc->l", u, weight.float(), v), sigma, rtol=2e-6, atol=0)
+    exact = torch.linalg.svdvals(weight)[:, 0]
+    torch.testing.assert_close(norms.matrix_norms(weight)[0], exact, rtol=1e-12, atol=0)
+
+
+def test_of_several_large_matrices_only_those_that_need_it_are_decomposed(monkeypatch):
+    easy, hard = (with_singular_values(SPECTRA[name][0].double(), 130, 130) for name in ("few large", "slowly falling"))
+    weight, whole, eigh = torch.stack([easy, hard, 2 * easy]).float(), [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda a: (whole.append(len(a)) if a.shape[-1] == 130 else None, eigh(a))[1])
+    torch.testing.assert_close(norms.matrix_norms(weight)[0], torch.tensor([1.0, 1.0, 2.0]), rtol=2e-6, atol=0)
+    assert whole == [1]
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 5, 3), (1, 1, 1)])
 def test_zero_matrices_have_norm_zero_beside_others(shape):
     weight = torch.zeros(shape)

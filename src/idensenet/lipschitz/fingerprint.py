@@ -11,7 +11,8 @@ from torch import Tensor
 
 from idensenet.draws import mix
 
-_ROW = 1 << 14  # words of a weight that are done at once; smaller weights are done together
+_ROW = 1 << 14  # words of a weight that are done at once
+_SMALL = 1 << 10  # words of a weight up to which it is done together with others
 
 
 @lru_cache(maxsize=8)
@@ -50,6 +51,8 @@ def fingerprints(weights: Sequence[Tensor]) -> Tensor:
         words = w.numel() * max(1, w.element_size() // 4)
         if words > _ROW:
             result[i] = _large_fingerprint(_words(w))
+        elif words > _SMALL:
+            result[i] = (_words(w) * _multipliers(w.device)[:words]).sum()
         else:
             small[w.dtype].append((i, words))
     for members in small.values():

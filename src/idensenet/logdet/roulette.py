@@ -26,17 +26,23 @@ class Law(ABC):
         """N for every probe, [probes, batch] or [probes, 1]: as independent as the probes, whose spread is the error."""
         return self.draw(torch.stack([draws.fold(i).lengths(len(x), x.device) for i in range(probes)]))
 
+    def table(self, device: torch.device) -> Tensor:
+        """P(N >= n) for n from 1 to the limit, made once."""
+        tables: dict[torch.device, Tensor] = self.__dict__.setdefault("_tables", {})
+        if device not in tables:
+            tables[device] = self.survival(torch.arange(1, self.limit + 1, device=device, dtype=torch.float64))
+        return tables[device]
+
     def draw(self, uniform: Tensor) -> Tensor:
         """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n)."""
-        table = self.survival(torch.arange(1, self.limit + 1, device=uniform.device, dtype=torch.float64))
-        return torch.searchsorted(-table, -uniform.contiguous(), right=False)
+        return torch.searchsorted(-self.table(uniform.device), -uniform.contiguous(), right=False)
 
     def weights(self, lengths: Tensor, exact_terms: int, terms: int) -> Tensor:
         """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= j) up to each length, then 0."""
-        j = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device, dtype=torch.float64)
-        j = j.view(-1, *[1] * lengths.ndim)
-        survival = torch.where(j >= 1, self.survival(j.clamp(min=1)), 1.0)
-        return torch.where(j <= lengths, 1 / survival, 0.0)
+        chance = self.table(lengths.device)[: terms - exact_terms]
+        weights = torch.cat([chance.new_ones(exact_terms), chance.reciprocal()]).view(-1, *[1] * lengths.ndim)
+        j = torch.arange(1 - exact_terms, len(weights) - exact_terms + 1, device=lengths.device).view_as(weights)
+        return torch.where(j <= lengths, weights, 0.0)
 
 
 class Geometric(Law):
