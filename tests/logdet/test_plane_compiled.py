@@ -48,6 +48,26 @@ def test_the_same_draws_give_the_same_value_and_gradient(kind, monkeypatch):
     assert (found[0][1] - found[1][1]).abs().max() > 1e-3  # other draws, other values
 
 
+@pytest.mark.parametrize("dims", [2, 3, 4])
+@pytest.mark.parametrize("probe", ["rademacher", "gaussian"])
+def test_the_rest_of_a_jacobian_needs_no_graph(dims, probe):
+    """From the products along the probes and across the first one: the values and gradients of products for each term."""
+    g = enlarged(residual_net([dims], [6, 6], [1, 1, 1], Pieces("lipswish")).double())
+    x = torch.randn(5, dims, dtype=torch.float64, requires_grad=True)
+    refresh_norms(g)
+    method = RouletteLogDet(Geometric(0.3), 3, probes=2, probe=probe)
+    draws = GeneratorDraws(torch.Generator().manual_seed(0))
+    probes, weights = series.draw_probes(draws, x, 2, probe), method.draw_weights(draws, x)
+    found = []
+    for gx, values in (series._alone(x, g, probes, weights), series.weighted_log_det(g, x, probes, weights)):
+        loss = gx.sin().sum() + (values * torch.arange(1, 6, dtype=x.dtype)).sum()
+        found.append((gx.detach(), values.detach(), gradient(loss, g, x)))
+    close(*found, 1e-10)
+    others = series.across(probes[0])
+    basis = torch.cat([probes[:1] / probes[:1].norm(dim=2, keepdim=True), others]).transpose(0, 1)
+    close(basis @ basis.mT, torch.eye(dims, dtype=x.dtype).expand(5, dims, dims), 1e-12)
+
+
 def test_more_dimensions_take_products(monkeypatch):
     monkeypatch.setattr(series, "compiled_block", lambda *args, **more: pytest.fail("the whole Jacobian of five dimensions"))
     g, x = dense_block([5], 2, 4, Pieces()).double(), torch.randn(3, 5, dtype=torch.float64)

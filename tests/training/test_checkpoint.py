@@ -75,6 +75,16 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_offered(trained, 
     assert losses(other) == before
 
 
+@pytest.mark.parametrize("name", checkpoint.FOR_TRAINING)
+def test_a_run_passed_on_without_what_training_needs_can_be_used_and_not_continued(trained, name):
+    x = torch.zeros(3, 2)
+    before = idn.load(trained.run.path).log_prob(x)
+    (trained.run.checkpoints.path(6) / name).unlink()
+    assert torch.equal(idn.load(trained.run.path).log_prob(x), before)
+    with pytest.raises(CheckpointError, match=rf"can be used but not continued: .* {name}"):
+        Trainer(trained.config, toy_source(), trained.run).resume(6)
+
+
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_what_was_there_and_no_rest(trained, monkeypatch, failure):
     def broken(*args, **kwargs):

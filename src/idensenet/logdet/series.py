@@ -15,9 +15,9 @@ from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.packed import Plan
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, push
 from idensenet.logdet.gradient import attach, dot, neumann
-from idensenet.logdet.matrices import Jacobians, compiled_block, value_and_jacobian
+from idensenet.logdet.matrices import Jacobians, compiled_block
 
 Probe = Literal["rademacher", "gaussian"]
 
@@ -67,9 +67,29 @@ def _matrix_series(matrix: Tensor, probe: Tensor, weights: Tensor) -> Tensor:
     return attach(value, dot(u, product))
 
 
+def across(v: Tensor) -> Tensor:
+    """For vectors [batch, D] D - 1 directions orthogonal to each and to one another, [D - 1, batch, D], by a reflection.
+
+    >>> across(torch.tensor([[1.0, 0.0, 0.0]]))[:, 0].abs()
+    tensor([[0., 1., 0.],
+            [0., 0., 1.]])
+    """
+    unit = v / torch.linalg.vector_norm(v, dim=1, keepdim=True)
+    first = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
+    mirror = unit + torch.where(unit[:, :1] < 0, -first[:1], first[:1])
+    directions: Tensor = first[1:, None] - (mirror[:, 1:] / (1 + unit[:, :1].abs())).T[:, :, None] * mirror
+    return directions
+
+
 def _alone(x: Tensor, g: Linearizable, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    gx, matrix = value_and_jacobian(x, g)
-    return gx, _matrix_series(matrix, probe, weights)
+    """g(x) and the values. The gradient needs J along the probes alone, so the rest of J is computed without a graph."""
+    gx, product, J = push(g, x, probe)
+    with torch.no_grad():
+        v, others = probe[0], across(probe[0])
+        columns = torch.cat([product[:1] / v.square().sum(1)[:, None], J.matvec(others)])
+        matrix = torch.einsum("kni,knj->nij", columns, torch.cat([v[None], others]))
+        value, u = weighted_series(weights, Jacobians(matrix), probe, product)
+    return gx, attach(value, dot(u, product))
 
 
 def together(x: Tensor, plan: Plan, row: Tensor, probe: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,8 @@ from idensenet.lipschitz import refresh_norms
 from idensenet.storage import save
 from idensenet.training.averaging import Average
 
+FOR_TRAINING = ("average.safetensors", "optimizer.safetensors")  # a run that is passed on may do without
+
 
 @dataclass
 class Progress:
@@ -161,7 +163,8 @@ class Checkpoints:
         folder = self.path(step)
         try:
             manifest: dict[str, str] = json.loads((folder / "manifest.json").read_text())
-            bad = [name for name, digest in manifest.items() if _digest(folder / name) != digest]
+            left_out = {name for name in FOR_TRAINING if not (folder / name).is_file()}
+            bad = [name for name, digest in manifest.items() if name not in left_out and _digest(folder / name) != digest]
         except (OSError, ValueError) as error:
             bad = [str(getattr(error, "filename", None) or "manifest.json")]
         if bad:
@@ -174,6 +177,12 @@ class Checkpoints:
         from safetensors.torch import load_file
 
         folder = self.check(step)
+        missing = [name for name in FOR_TRAINING if not (folder / name).is_file()]
+        if missing:
+            raise CheckpointError(
+                f"The checkpoint of step {step} in {self.run} can be used but not continued: it was passed on without "
+                f"{missing[0]}; train a new run."
+            )
         device = str(flow.device)
         flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
         averaged = load_file(folder / "average.safetensors", device=device)
