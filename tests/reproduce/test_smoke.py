@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from idensenet.bench.timing import Times
 from idensenet.cli import main
 from idensenet.data.toy import toy_set
 from idensenet.lipschitz import activation
@@ -267,10 +268,15 @@ def test_running_times(made):
     found, _ = made("table-runtime")
     percent, seconds = cells(found), cells(found, 1)
     for (name, what), cell in percent.items():
-        other, ours = (seconds[f"{model}, {name}", what]["ours"] for model in ("Residual Flow", "i-DenseNet"))
+        both = [seconds[f"{model}, {name}", what] for model in ("Residual Flow", "i-DenseNet")]
+        other, ours = (math.sqrt(each["ours"] ** 2 - each["error"] ** 2 / 2) for each in both)  # geometric means of two rounds
         assert cell["ours"] == pytest.approx(runtime.percent_faster(other, ours))
     assert runtime.percent_faster(2.0, 1.0) == pytest.approx(100)
     assert runtime.percent_faster(1.0, 2.45) == pytest.approx(-145)
+    assert runtime.compared(Times((2.0, 4.0)), Times((1.0, 2.0))) == pytest.approx((100, 0))
+    assert runtime.compared(Times((2.0, 2.0)), Times((1.0, 4.0))) == pytest.approx((0, 100 * math.log(2)))
+    assert [runtime.verdict("", True, value, 1.5).holds for value in (4.0, 2.0, -4.0)] == [True, None, False]
+    assert [runtime.verdict("", False, value, 1.5).holds for value in (4.0, 2.0, -4.0)] == [False, None, True]
 
 
 def test_weights_of_the_concatenation(made):
