@@ -115,6 +115,15 @@ def test_a_value_of_the_wrong_kind_is_named(overrides):
     assert f"{name}={value!r}" in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["output", None, 1])
+def test_a_switch_with_a_further_setting(value):
+    config = Config().replace(logdet={"recompute": "input"})
+    assert config.logdet.recompute == "input"
+    assert config.replace(logdet={"recompute": True}).logdet.recompute is True
+    with pytest.raises(OptionError, match=rf"recompute={value!r} cannot be used; use one of True, False, 'input'"):
+        Config().replace(logdet={"recompute": value})
+
+
 def test_an_unknown_group_is_an_error():
     with pytest.raises(OptionError, match=r"no option 'modl'; did you mean 'model'"):
         override(Config(), {"modl": {}})

@@ -137,8 +137,9 @@ def test_every_solver_is_made_as_asked(method, kind):
     assert (solver.tol, solver.max_steps) == (1e-4, 17)
 
 
+@pytest.mark.parametrize("recompute", [True, "input"])
 @pytest.mark.parametrize("method", ["exact", "series", "roulette", "adaptive"])
-def test_a_flow_trains_and_evaluates_with_every_estimator(method):
+def test_a_flow_trains_and_evaluates_with_every_estimator(method, recompute):
     torch.manual_seed(0)
     logdet = {
         "method": method,
@@ -146,7 +147,7 @@ def test_a_flow_trains_and_evaluates_with_every_estimator(method):
         "eval_terms": 30,
         "tolerance": 1e-7,
         "eval_probes": 50,
-        "recompute": True,
+        "recompute": recompute,
     }
     flow = idn.build("toy-idensenet", shape=(4,), blocks=(2,), depth=1, growth=4, logdet=logdet).double()
     torch.manual_seed(0)
@@ -156,7 +157,7 @@ def test_a_flow_trains_and_evaluates_with_every_estimator(method):
     flow.train().log_prob(x).sum().backward()
     assert all(p.grad is not None for p in flow.parameters())
     blocks = [m for m in flow.modules() if isinstance(m, ResidualBlock)]
-    assert all(b.recompute for b in blocks)
+    assert all(b.recompute == recompute for b in blocks)
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from idensenet.errors import UnknownNameError, nearest
 from idensenet.overriding import override
@@ -104,8 +104,8 @@ class LogDetConfig:
     """Probes in evaluation."""
     bfloat16: bool = False
     """Round the products of series and roulette in training to it, and nothing else; for processors with units for it."""
-    recompute: bool = False
-    """Rebuild each block in the backward pass instead of keeping it."""
+    recompute: bool | Literal["input"] = False
+    """Rebuild each block in the backward pass instead of keeping it; 'input' keeps the least and evaluates series twice."""
 
 
 @dataclass(frozen=True)

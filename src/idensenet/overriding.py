@@ -11,6 +11,11 @@ from idensenet.errors import OptionError, nearest
 
 def _fitting(name: str, value: Any, old: Any, kind: str) -> Any:
     """The value in the type of the one it replaces."""
+    switch, _, more = kind.partition(" | Literal[")
+    if switch == "bool" and more:
+        if isinstance(value, bool) or (isinstance(value, str) and repr(value) in more):
+            return value
+        raise OptionError(f"{name}={value!r} cannot be used; use one of True, False, {more.rstrip(']')}.")
     optional, number_or_more = "None" in kind, kind == "int | tuple[int, ...]"
     try:
         if value is None and optional:

@@ -37,13 +37,14 @@ def test_out_of_training_a_block_on_its_own_is_a_function_of_its_input():
 def test_recomputation_changes_no_number():
     x = torch.randn(3, 4, dtype=torch.float64)
     results = []
-    for recompute in (False, True):
+    for recompute in (False, True, "input"):
         made = block(log_det=RouletteLogDet(), recompute=recompute).train()
         y, log_det = made(x, GeneratorDraws(torch.Generator().manual_seed(0)))
         (y.square().sum() + log_det.sum()).backward()
         results.append([y, log_det, *[p.grad for p in made.parameters()]])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    for a, *others in zip(*results, strict=True):
+        for b in others:
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", [Picard(), Anderson(), Newton()])

@@ -13,7 +13,7 @@ networks = pytest.mark.parametrize("name", ["dense-3", "residual-3", "dense-conv
 
 
 @networks
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [False, True, "input"])
 def test_only_the_powers_are_rounded(name, recompute):
     g, x = network(name).float(), inputs(name).float()
     outcomes = []

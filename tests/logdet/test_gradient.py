@@ -6,7 +6,7 @@ from oracles import MatrixNet, TanhNet, close, gradient, inputs, matrix, network
 
 from idensenet.draws import KeyedDraws
 from idensenet.logdet import AdaptiveLogDet, Geometric, RouletteLogDet, SeriesLogDet, series_log_det
-from idensenet.logdet.gradient import attach, dot, neumann
+from idensenet.logdet.gradient import attach, bits_of, dot, neumann, signs_of
 from idensenet.logdet.series import weighted_series
 
 ESTIMATORS = {
@@ -19,7 +19,7 @@ ESTIMATORS = {
 }
 estimators = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 networks = pytest.mark.parametrize("name", ["dense-3", "residual-3", "dense-conv"])
-modes = pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+modes = pytest.mark.parametrize("recompute", [False, True, "input"], ids=["kept", "recomputed", "from the input"])
 
 
 @estimators
@@ -96,29 +96,40 @@ def test_recomputation_changes_no_number(estimator, name: str):
     g, x = network(name), inputs(name)
     weight = torch.randn(3, dtype=torch.float64)
     values, outputs, gradients = [], [], []
-    for recompute in (False, True):
+    for recompute in (False, True, "input"):
         gx, estimate = estimator(g, x, KeyedDraws.of(x), recompute)
         values.append(estimate.value)
         outputs.append(gx)
         gradients.append(gradient((weight * estimate.value).sum() + gx.sin().sum(), g, x))
-    assert torch.equal(values[0], values[1])
-    assert torch.equal(outputs[0], outputs[1])
-    close(gradients[0], gradients[1], 1e-12)
+    for i in (1, 2):
+        assert torch.equal(values[0], values[i])
+        assert torch.equal(outputs[0], outputs[i])
+        close(gradients[0], gradients[i], 1e-12)
 
 
 @pytest.mark.parametrize("name", ["dense-3", "dense-conv", "residual-conv"])
 @pytest.mark.parametrize(
     "estimator", [SeriesLogDet(8), RouletteLogDet(), AdaptiveLogDet()], ids=["series", "roulette", "adaptive"]
 )
-def test_recomputation_keeps_the_input_the_probe_and_u(estimator, name: str):
+def test_recomputation_keeps_the_input_the_bits_of_the_probe_and_u_or_not_even_that(estimator, name: str):
     g, x = network(name), inputs(name, 64)
     one = x.numel() * x.element_size()
     kept = {
         recompute: saved_bytes(lambda r=recompute: estimator(g, x, KeyedDraws.of(x), r), g.parameters())
-        for recompute in (False, True)
+        for recompute in (False, True, "input")
     }
-    assert kept[True] <= 3 * one + 1024
+    bits = x.numel() / 8
+    assert kept[True] <= 2 * one + bits + 1024
+    assert kept["input"] <= one + bits + 1024
     assert kept[False] > 6 * one  # the control: there is something to save
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (2, 4, 3, 2, 2), (3, 8)])
+def test_signs_are_packed_and_unpacked(shape):
+    signs = KeyedDraws.of(torch.randn(shape[1:])).rademacher(torch.randn(shape[1:]), shape[0]).to(torch.int8)
+    bits = bits_of(signs)
+    assert bits.numel() == -(-signs.numel() // 8)
+    assert torch.equal(signs_of(bits, torch.zeros(shape[1:]), shape[0]), signs.float())
 
 
 @modes

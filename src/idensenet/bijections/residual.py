@@ -12,6 +12,7 @@ from idensenet.lipschitz.conditional import ConditionalNetwork, Given
 from idensenet.lipschitz.linear import fresh_norms
 from idensenet.lipschitz.networks import Network
 from idensenet.logdet import Estimate, ExactLogDet, LogDet
+from idensenet.logdet.base import Recompute
 from idensenet.solve import Anderson, Solution, Solver, solve
 from idensenet.solve.implicit import with_implicit_gradient
 
@@ -33,7 +34,7 @@ class ResidualBlock(Bijection):
         log_det: LogDet | None = None,
         eval_log_det: LogDet | None = None,
         solver: Solver | None = None,
-        recompute: bool = False,
+        recompute: Recompute = False,
     ) -> None:
         super().__init__()
         self.g = g

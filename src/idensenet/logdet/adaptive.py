@@ -11,7 +11,7 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
 from idensenet.logdet.gradient import dot, neumann
 from idensenet.logdet.roulette import Geometric, Law
 from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
@@ -73,8 +73,8 @@ class AdaptiveLogDet(LogDet):
             sign = -sign
         return value, u
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
         lengths = self.law.lengths(draws, x, self.probes)
         gx, values = neumann(g, x, probe, partial(self._series, lengths), recompute)
         return gx, over_probes(values)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from idensenet.draws import Draws
 from idensenet.lipschitz.linearmap import LinearMap
+
+Recompute = bool | Literal["input"]
 
 
 class Linearizable(Protocol):
@@ -40,8 +42,10 @@ class LogDet(ABC):
     """A way to compute the log-determinant. Nothing is drawn but from `draws`."""
 
     @abstractmethod
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
         """g(x), and the log-determinant of x -> x + g(x) at x.
 
-        With `recompute` the backward pass rebuilds the block instead of keeping it; no number changes.
+        With `recompute` the backward pass rebuilds the block instead of keeping it; no number changes. A series keeps the
+        block's input, the bits of its probe and the vector that the gradient needs; with "input" it does not keep that vector
+        and is evaluated once more.
         """

@@ -12,7 +12,7 @@ from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
 from idensenet.lipschitz.packed import Plan, closing_parts, value_and_core
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
 from idensenet.logdet.matrices import Function, compiled, compiled_block, compiled_for, prepared, value_and_jacobian
 
 
@@ -99,7 +99,7 @@ class ExactLogDet(LogDet):
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
         recorded = torch.is_grad_enabled()
         if self.compiled and recorded and not recompute:
             gx, value = compiled_log_det(x, g)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from idensenet.lipschitz.conditional import Given
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.scope import norms_settled
-from idensenet.logdet.base import Linearizable, push
+from idensenet.logdet.base import Linearizable, Recompute, push
 
 Series = Callable[[LinearMap, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(J, probe, J probe) -> values [probes, batch] and u [probes, batch, *event]; runs without a graph."""
@@ -55,16 +55,35 @@ def attach(value: Tensor, surrogate: Tensor) -> Tensor:
     return attached
 
 
+def bits_of(signs: Tensor) -> Tensor:
+    """The signs of a probe, eight to a byte.
+
+    >>> bits_of(torch.tensor([1, -1, 1, 1], dtype=torch.int8))
+    tensor([13], dtype=torch.uint8)
+    """
+    flat = torch.nn.functional.pad((signs > 0).flatten().to(torch.uint8), (0, -signs.numel() % 8))
+    return (flat.view(-1, 8) << torch.arange(8, dtype=torch.uint8, device=signs.device)).sum(1, dtype=torch.uint8)
+
+
+def signs_of(bits: Tensor, like: Tensor, probes: int) -> Tensor:
+    """The probe [probes, *like.shape] again."""
+    each = (bits[:, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
+    return each.flatten()[: probes * like.numel()].view(probes, *like.shape).to(like.dtype) * 2 - 1
+
+
 class _Recomputed(torch.autograd.Function):
-    """g(x) and its log-determinant, keeping x, u and the probe as it came; the backward pass rebuilds the rest."""
+    """g(x) and its log-determinant, keeping x, the bits of the probe and u; the backward pass rebuilds the rest.
+
+    With `again`, u is not kept either, and the series is evaluated once more.
+    """
 
     @staticmethod
-    def forward(ctx: Any, g: Linearizable, series: Series, x: Tensor, probe: Tensor, *parameters: Tensor) -> Any:
+    def forward(ctx: Any, g: Linearizable, series: Series, again: bool, x: Tensor, probe: Tensor, *parameters: Tensor) -> Any:
         vector = probe.to(x.dtype)
         gx, product, J = push(g, x, vector)
         value, u = series(J, vector, product)
-        ctx.g = g
-        ctx.save_for_backward(x, probe, u, *parameters)
+        ctx.g, ctx.series, ctx.probes = g, series if again else None, 0 if probe.is_floating_point() else len(probe)
+        ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, None if again else u, *parameters)
         return gx, value
 
     @staticmethod
@@ -73,17 +92,21 @@ class _Recomputed(torch.autograd.Function):
         x, probe, u, *parameters = ctx.saved_tensors
         with torch.enable_grad(), norms_settled():
             x = x.detach().requires_grad_()
-            gx, product, _ = push(ctx.g, x, probe.to(x.dtype))
+            vector = signs_of(probe, x.detach(), ctx.probes) if ctx.probes else probe
+            gx, product, J = push(ctx.g, x, vector)
+            if u is None:
+                with torch.no_grad():
+                    _, u = ctx.series(J, vector, product)
             surrogate = dot(u, product)
             found = torch.autograd.grad((gx, surrogate), [x, *parameters], grads, allow_unused=True)
-        return None, None, found[0], None, *found[1:]
+        return None, None, None, found[0], None, *found[1:]
 
 
-def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: bool = False) -> tuple[Tensor, Tensor]:
+def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: Recompute = False) -> tuple[Tensor, Tensor]:
     """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes."""
     if recompute and torch.is_grad_enabled():
         parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module | Given) else []
-        gx, value = _Recomputed.apply(g, series, x, probe, *parameters)  # type: ignore[no-untyped-call]
+        gx, value = _Recomputed.apply(g, series, recompute == "input", x, probe, *parameters)  # type: ignore[no-untyped-call]
         return gx, value
     probe = probe.to(x.dtype)
     gx, product, J = push(g, x, probe)

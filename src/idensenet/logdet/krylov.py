@@ -21,7 +21,7 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Estimate, Linearizable, LogDet
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
 from idensenet.logdet.gradient import dot, neumann
 from idensenet.logdet.roulette import Geometric, Law
 from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
@@ -132,8 +132,8 @@ class KrylovLogDet(LogDet):
             total = total + _wide((lengths >= j).to(rest.dtype) * (sign / chance), rest) * power
         return total
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
         with_gradient = torch.is_grad_enabled()
         lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
         gx, values = neumann(g, x, probe, partial(self._series, lengths, with_gradient), recompute)

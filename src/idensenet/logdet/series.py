@@ -15,7 +15,7 @@ from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.packed import Plan
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
-from idensenet.logdet.base import Estimate, Linearizable, LogDet, push
+from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute, push
 from idensenet.logdet.gradient import attach, dot, neumann
 from idensenet.logdet.matrices import Jacobians, compiled_block
 
@@ -109,7 +109,7 @@ def padded(weights: Tensor, terms: int = 0) -> Tensor:
 
 
 def weighted_log_det(
-    g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: bool = False, bfloat16: bool = False
+    g: Linearizable, x: Tensor, probe: Tensor, weights: Tensor, recompute: Recompute = False, bfloat16: bool = False
 ) -> tuple[Tensor, Tensor]:
     """g(x) and the weighted series, [probes, batch]. A compiled block on a few dimensions is one function, series and all."""
     few = x.ndim == 2 and x.shape[1] <= FEW
@@ -126,7 +126,7 @@ def over_probes(values: Tensor) -> Estimate:
 
 
 def series_log_det(
-    g: Linearizable, x: Tensor, probe: Tensor, term_weights: Tensor, recompute: bool = False
+    g: Linearizable, x: Tensor, probe: Tensor, term_weights: Tensor, recompute: Recompute = False
 ) -> tuple[Tensor, Tensor]:
     """g(x) and the log-determinant for given probes [probes, *x.shape] and weights: no draw and no decision inside.
 
@@ -153,8 +153,8 @@ class WeightedLogDet(LogDet):
     def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
         """[terms, (probes,) batch or 1], for as many terms as there are."""
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: bool = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, recompute)
+    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
+        probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
         weights = self.draw_weights(draws, x)
         gx, values = weighted_log_det(g, x, probe, weights, recompute, self.bfloat16)
         return gx, over_probes(values)
