@@ -103,7 +103,8 @@ class LogDetConfig:
     eval_probes: int = 1
     """Probes in evaluation."""
     bfloat16: bool = False
-    """Round the products of series and roulette in training to it, and nothing else; for processors with units for it."""
+    """Round the products of series and roulette in training and their gradients to it, never those of values; for processors
+    with units for it."""
     recompute: bool | Literal["input"] = False
     """Rebuild each block in the backward pass instead of keeping it; 'input' keeps the least and evaluates series twice."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from idensenet.bench import memory
 from idensenet.bench.machine import Machine
 from idensenet.bench.peers import flowcon_toy_step, normflows_toy_step
-from idensenet.bench.scaling import scaling
+from idensenet.bench.scaling import SAVING, scaling
 from idensenet.bench.timing import Row, Times, in_turns
 from idensenet.bench.work import flops_of, images_for, stepper
 from idensenet.data.catalog import open_source
@@ -114,7 +114,7 @@ def _image_flow(size: Size, **options: object) -> tuple[Flow, Tensor]:
 
 
 def image(size: Size, machine: Machine) -> Iterator[Row]:
-    """A whole training step on images: with everything kept, with the blocks recomputed, with a shorter series.
+    """A whole training step on images: with everything kept, with the blocks recomputed, with a shorter series, in bfloat16.
 
     The series is that of the paper, two terms for certain and two more on average, or one more: with the probes used here the
     gradient then still has no larger spread than that of the paper's estimator (see `spread`).
@@ -137,8 +137,14 @@ def image(size: Size, machine: Machine) -> Iterator[Row]:
         "training step, compiled, shorter series": step(True, law_parameter=1.0),
         "training step, compiled, memory-saving": step(True, recompute=True),
         "training step, compiled, memory-saving, shorter series": step(True, recompute=True, law_parameter=1.0),
+        "training step, compiled, input alone, shorter series": step(True, recompute="input", law_parameter=1.0),
         "forward pass": forward,
     }
+    if machine.has_bfloat16:
+        for name, recompute in (("everything kept", False), ("memory-saving", True), ("input alone", "input")):
+            work[f"training step, compiled, {name}, shorter series, bfloat16"] = step(
+                True, recompute=recompute, law_parameter=1.0, bfloat16=True
+            )
     began = time.perf_counter()
     work["training step, compiled"]()
     cold = time.perf_counter() - began
@@ -159,10 +165,11 @@ def image(size: Size, machine: Machine) -> Iterator[Row]:
 def step_memory(size: Size, machine: Machine) -> Iterator[Row]:
     """Peak memory of a step above the idle process, in processes of their own."""
     kept = memory.measure_apart(size.recipe, size.overrides, size.batch)
-    saving = memory.measure_apart(size.recipe, {**size.overrides, "logdet": {"recompute": True}}, size.batch)
     yield Row(f"images: memory of a step above idle, batch {size.batch}", kept["above"], 0.0, "MB")
-    ratio = kept["above"] / max(saving["above"], 1e-9)
-    yield Row("images: the same, memory-saving", saving["above"], 0.0, "MB", "everything kept", ratio)
+    for name, mode in SAVING.items():
+        saving = memory.measure_apart(size.recipe, {**size.overrides, "logdet": {"recompute": mode}}, size.batch)
+        ratio = kept["above"] / max(saving["above"], 1e-9)
+        yield Row(f"images: the same, {name}", saving["above"], 0.0, "MB", "everything kept", ratio)
 
 
 def _trained() -> tuple[Flow, Tensor]:

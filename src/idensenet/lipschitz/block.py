@@ -36,6 +36,14 @@ def apply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(rows, weight, bias) if weight.ndim == 2 else F.conv2d(rows, weight, bias, padding=weight.shape[-1] // 2)
 
 
+def products(rows: Tensor, weight: Tensor, n: int, low: bool = False) -> Tensor:
+    """`apply` to n rows of values and the tangents behind them; with `low`, for the tangents in bfloat16."""
+    if not low or len(rows) == n:
+        return apply(rows, weight)
+    value, tangent = torch.split(rows, [n, len(rows) - n])
+    return torch.cat([apply(value, weight), apply(tangent.bfloat16(), weight.bfloat16()).to(rows.dtype)])
+
+
 def transposed(weight: Tensor) -> Tensor:
     return weight.mT if weight.ndim == 2 else flipped(weight)
 

@@ -87,8 +87,8 @@ class Given:
         y, J = self.net.inner.linearize(self._joined(x))
         return y, InputMap(J, self.net.dims, self.net.features)
 
-    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-        y, product, J = self.net.inner.push(self._joined(x), nn.functional.pad(v, (0, self.net.features)))
+    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
+        y, product, J = self.net.inner.push(self._joined(x), nn.functional.pad(v, (0, self.net.features)), low)
         return y, product, InputMap(J, self.net.dims, self.net.features)
 
     def take(self, index: Tensor) -> Given:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def rounding(low: bool, like: Tensor) -> AbstractContextManager[object]:
+    """Inside, products are in bfloat16, if that is wanted."""
+    return torch.autocast(like.device.type, torch.bfloat16) if low else nullcontext()
 
 
 def convolve(x: Tensor, weight: Tensor) -> Tensor:

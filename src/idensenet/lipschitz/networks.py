@@ -20,10 +20,11 @@ from idensenet.lipschitz.block import (
     fused,
     grow,
     laid_out,
+    products,
 )
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzMap, fresh_norms, normalized
-from idensenet.lipschitz.linearmap import Composition, LinearMap
+from idensenet.lipschitz.linearmap import Composition, LinearMap, rounding
 from idensenet.lipschitz.scope import scope
 from idensenet.lipschitz.step import dense_step
 
@@ -54,10 +55,15 @@ class Network(nn.Module):
         with fresh_norms(self):
             return self._linearize(x)
 
-    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-        """g(x), the product J v with vectors [probes, *x.shape], and J itself, for use without gradients."""
+    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
+        """g(x), the product J v with vectors [probes, *x.shape], and J itself, for use without gradients.
+
+        With `low` the products that J v is made of are in bfloat16.
+        """
         y, J = self.linearize(x)
-        return y, J.matvec(v), J
+        with rounding(low, v):
+            product = J.matvec(v)
+        return y, product.to(v.dtype), J
 
     def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         maps: list[LinearMap] = []
@@ -88,19 +94,19 @@ class RowNetwork(Network):
     compiled = False
 
     @abstractmethod
-    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
         """n rows of values and any number of tangents through the network; and the Jacobian at the values."""
 
     def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         return self._push(laid_out(x), len(x))
 
-    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
         rows, n = laid_out(torch.cat([x, v.flatten(0, 1)])), len(x)
         if torch.compiler.is_compiling():
-            rows, J = self._push(rows, n)
+            rows, J = self._push(rows, n, low)
         else:
             with fresh_norms(self):
-                rows, J = self._push(rows, n)
+                rows, J = self._push(rows, n, low)
         value, tangent = torch.split(rows, [n, len(rows) - n])
         return value, tangent.view(*v.shape[:2], *tangent.shape[1:]), J
 
@@ -172,18 +178,18 @@ class DenseBlock(RowNetwork):
             rows = step(rows, moved, layer.activation) if isinstance(layer, DenseLayer) else moved
         return rows
 
-    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
         weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
         as_one = step is not grow and len(rows) > n
         for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
             linear.checked(rows)
             if not isinstance(layer, DenseLayer):
-                rows = _biased_values(apply(rows, weight), linear.bias, n)
+                rows = _biased_values(products(rows, weight, n, low), linear.bias, n)
                 continue
             if as_one:
-                rows, slope = dense_step(rows, weight, linear.bias, layer.activation, n)
+                rows, slope = dense_step(rows, weight, linear.bias, layer.activation, n, low)
             else:
-                rows, slope = step(rows, apply(rows, weight), linear.bias, layer.activation, n)
+                rows, slope = step(rows, products(rows, weight, n, low), linear.bias, layer.activation, n)
             slopes.append(slope)
         return rows, DenseBlockMap(weights, slopes, n, self.compiled)
 
@@ -227,12 +233,13 @@ class ResidualNet(RowNetwork):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(laid_out(x))
 
-    def _push(self, rows: Tensor, n: int) -> tuple[Tensor, LinearMap]:
+    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
         weights, slopes, bias, step = [], [], None, fused(activate, self.compiled)
         for layer in self.layers:
             if isinstance(layer, LipschitzMap):
                 weights.append(layer.normalized_weight())
-                rows, bias = apply(layer.checked(rows), weights[-1]), layer.bias  # which waits for the activation: one pass
+                rows = products(layer.checked(rows), weights[-1], n, low)
+                bias = layer.bias  # which waits for the activation: one pass
             elif isinstance(layer, Activation):
                 rows, slope = step(rows, bias, layer, n)
                 slopes.append(slope)

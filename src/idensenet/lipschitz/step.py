@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from idensenet.lipschitz.activations import Activation, Branches
-from idensenet.lipschitz.block import apply, biased, fused, grow, sloped
+from idensenet.lipschitz.block import biased, fused, grow, products, sloped
 
 
 def activate_back(grad: Tensor, moved: Tensor, bias: Tensor, activation: Activation, n: int, own: Branches) -> tuple[Any, ...]:
@@ -29,7 +29,10 @@ def activate_back(grad: Tensor, moved: Tensor, bias: Tensor, activation: Activat
     return found
 
 
-def _apply_back(grad: Tensor, rows: Tensor, weight: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
+Needed = tuple[bool, bool]  # the gradient of the rows, of the weight
+
+
+def _apply_back(grad: Tensor, rows: Tensor, weight: Tensor, needed: Needed) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of `apply` for its rows and its weight."""
     if weight.ndim == 2:
         return grad @ weight if needed[0] else None, grad.mT @ rows if needed[1] else None
@@ -40,13 +43,28 @@ def _apply_back(grad: Tensor, rows: Tensor, weight: Tensor, needed: tuple[bool, 
     return found[0], found[1]
 
 
+def _products_back(
+    value: Tensor, tangent: Tensor, rows: Tensor, weight: Tensor, low: bool, needed: Needed
+) -> tuple[Tensor | None, Tensor | None]:
+    """The same of `products`, from the gradients for values and for tangents."""
+    if not low:
+        return _apply_back(torch.cat([value, tangent]), rows, weight, needed)
+    own, others = torch.split(rows, [len(value), len(tangent)])
+    high = _apply_back(value, own, weight, needed)
+    rounded = _apply_back(tangent.bfloat16(), others.bfloat16(), weight.bfloat16(), needed)
+    of_rows, of_weight = [None if a is None or b is None else (a, b.to(a.dtype)) for a, b in zip(high, rounded, strict=True)]
+    return torch.cat(of_rows) if of_rows else None, of_weight[0] + of_weight[1] if of_weight else None
+
+
 class _DenseStep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, activation: Activation, n: int, *own: Tensor) -> Any:
-        moved = apply(rows, weight)
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, activation: Activation, n: int, low: bool, *own: Tensor
+    ) -> Any:
+        moved = products(rows, weight, n, low)
         wide, slopes = fused(grow, True)(rows, moved, bias, activation, n)
         ctx.save_for_backward(rows, weight, moved, bias, *own)
-        ctx.activation, ctx.n = activation, n
+        ctx.activation, ctx.n, ctx.low = activation, n, low
         ctx.mark_non_differentiable(*slopes)
         ctx.set_materialize_grads(False)  # no zeros for the slopes
         return wide, *slopes
@@ -62,14 +80,16 @@ class _DenseStep(torch.autograd.Function):
         old = rows.shape[1]
         step = fused(activate_back, True)
         value, tangent, *others = step(grad[:, old:], moved, bias, ctx.activation, ctx.n, tuple(own))
-        of_rows, of_weight = _apply_back(torch.cat([value, tangent]), rows, weight, ctx.needs_input_grad[:2])
+        of_rows, of_weight = _products_back(value, tangent, rows, weight, ctx.low, ctx.needs_input_grad[:2])
         if of_rows is not None:
             of_rows += grad[:, :old]
-        return of_rows, of_weight, others[0], None, None, *others[1:]
+        return of_rows, of_weight, others[0], None, None, None, *others[1:]
 
 
-def dense_step(rows: Tensor, weight: Tensor, bias: Tensor, activation: Activation, n: int) -> tuple[Tensor, Branches]:
+def dense_step(
+    rows: Tensor, weight: Tensor, bias: Tensor, activation: Activation, n: int, low: bool = False
+) -> tuple[Tensor, Branches]:
     """[rows ; the activated product with them] for n rows of values and the tangents behind them; and the slopes, which carry
-    no graph."""
-    wide, *slopes = _DenseStep.apply(rows, weight, bias, activation, n, *activation.parameters())  # type: ignore[no-untyped-call]
+    no graph. With `low` the products of the tangents are in bfloat16, also backwards."""
+    wide, *slopes = _DenseStep.apply(rows, weight, bias, activation, n, low, *activation.parameters())  # type: ignore[no-untyped-call]
     return wide, tuple(slopes)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from idensenet.draws import Draws
-from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.lipschitz.linearmap import LinearMap, rounding
 
 Recompute = bool | Literal["input"]
 
@@ -28,14 +28,16 @@ class Estimate:
     standard_error: Tensor | None = None
 
 
-def push(g: Linearizable, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-    """g(x), J v for vectors [probes, *x.shape], and J: in one go where g knows how."""
+def push(g: Linearizable, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
+    """g(x), J v for vectors [probes, *x.shape], and J: in one go where g knows how; with `low`, J v in bfloat16."""
     together = getattr(g, "push", None)
     if together is not None:
-        found: tuple[Tensor, Tensor, LinearMap] = together(x, v)
+        found: tuple[Tensor, Tensor, LinearMap] = together(x, v, low)
         return found
     y, J = g.linearize(x)
-    return y, J.matvec(v), J
+    with rounding(low, v):
+        product = J.matvec(v)
+    return y, product.to(v.dtype), J
 
 
 class LogDet(ABC):

@@ -78,11 +78,14 @@ class _Recomputed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, g: Linearizable, series: Series, again: bool, x: Tensor, probe: Tensor, *parameters: Tensor) -> Any:
+    def forward(
+        ctx: Any, g: Linearizable, series: Series, again: bool, low: bool, x: Tensor, probe: Tensor, *parameters: Tensor
+    ) -> Any:
         vector = probe.to(x.dtype)
-        gx, product, J = push(g, x, vector)
+        gx, product, J = push(g, x, vector, low)
         value, u = series(J, vector, product)
-        ctx.g, ctx.series, ctx.probes = g, series if again else None, 0 if probe.is_floating_point() else len(probe)
+        ctx.g, ctx.series, ctx.low = g, series if again else None, low
+        ctx.probes = 0 if probe.is_floating_point() else len(probe)
         ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, None if again else u, *parameters)
         return gx, value
 
@@ -93,23 +96,28 @@ class _Recomputed(torch.autograd.Function):
         with torch.enable_grad(), norms_settled():
             x = x.detach().requires_grad_()
             vector = signs_of(probe, x.detach(), ctx.probes) if ctx.probes else probe
-            gx, product, J = push(ctx.g, x, vector)
+            gx, product, J = push(ctx.g, x, vector, ctx.low)
             if u is None:
                 with torch.no_grad():
                     _, u = ctx.series(J, vector, product)
             surrogate = dot(u, product)
             found = torch.autograd.grad((gx, surrogate), [x, *parameters], grads, allow_unused=True)
-        return None, None, None, found[0], None, *found[1:]
+        return None, None, None, None, found[0], None, *found[1:]
 
 
-def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: Recompute = False) -> tuple[Tensor, Tensor]:
-    """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes."""
+def neumann(
+    g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: Recompute = False, low: bool = False
+) -> tuple[Tensor, Tensor]:
+    """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes.
+
+    With `low`, products with J are in bfloat16, those of the values never.
+    """
     if recompute and torch.is_grad_enabled():
         parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module | Given) else []
-        gx, value = _Recomputed.apply(g, series, recompute == "input", x, probe, *parameters)  # type: ignore[no-untyped-call]
+        gx, value = _Recomputed.apply(g, series, recompute == "input", low, x, probe, *parameters)  # type: ignore[no-untyped-call]
         return gx, value
     probe = probe.to(x.dtype)
-    gx, product, J = push(g, x, probe)
+    gx, product, J = push(g, x, probe, low)
     with torch.no_grad():
         value, u = series(J, probe, product)
     if torch.is_grad_enabled() and product.requires_grad:

@@ -76,8 +76,8 @@ class Poisson(Law):
 class RouletteLogDet(WeightedLogDet):
     """`exact_terms` terms for certain, the rest by `law`: unbiased (Chen et al., 2019).
 
-    `bfloat16` rounds the products of the powers, and nothing else: faster where the processor has units for it, by a rounding
-    that is far below the noise of the probe.
+    `bfloat16` rounds the products with J, also in the gradient, and never those of values: faster where the processor has units
+    for it, by a rounding that is far below the noise of the probe.
     """
 
     def __init__(

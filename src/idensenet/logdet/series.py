@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import nullcontext
 from functools import partial
 from typing import Literal
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
-from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.lipschitz.linearmap import LinearMap, rounding
 from idensenet.lipschitz.packed import Plan
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
 from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute, push
@@ -34,7 +33,7 @@ def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe, small: bool =
 
 def next_power(J: LinearMap, power: Tensor, bfloat16: bool = False) -> Tensor:
     """J' power, with what can no longer matter set to zero: subnormal numbers slow a CPU down a hundredfold."""
-    with torch.autocast(power.device.type, torch.bfloat16) if bfloat16 else nullcontext():
+    with rounding(bfloat16, power):
         found = J.rmatvec(power)
     return torch.nn.functional.hardshrink(found.to(power.dtype), 1e-25)
 
@@ -115,7 +114,7 @@ def weighted_log_det(
     few = x.ndim == 2 and x.shape[1] <= FEW
     if few and getattr(g, "compiled", False) and torch.is_grad_enabled() and not recompute:
         return compiled_block(x, g, probe, padded(weights), alone=_alone, together=together)
-    return neumann(g, x, probe, partial(weighted_series, weights, bfloat16=bfloat16), recompute)
+    return neumann(g, x, probe, partial(weighted_series, weights, bfloat16=bfloat16), recompute, bfloat16)
 
 
 def over_probes(values: Tensor) -> Estimate:
@@ -161,7 +160,7 @@ class WeightedLogDet(LogDet):
 
 
 class SeriesLogDet(WeightedLogDet):
-    """A fixed number of terms: biased, by at most D L^(n+1) / ((n + 1)(1 - L)). `bfloat16` rounds the products of powers."""
+    """A fixed number of terms: biased, by at most D L^(n+1) / ((n + 1)(1 - L)). `bfloat16` rounds products with J."""
 
     def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher", bfloat16: bool = False) -> None:
         checked_counts(terms=terms, probes=probes)
