@@ -21,7 +21,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 -m "not slow" --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --durations=15 --cov --cov-report=term
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow

@@ -16,6 +16,8 @@ from idensenet.reproduce import density, eta, figures, hybrids, images, matching
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.runs import Pool
 
+pytestmark = pytest.mark.xdist_group("experiments")  # they share runs, so one worker does them all
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):

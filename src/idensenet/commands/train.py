@@ -17,6 +17,7 @@ from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
 from idensenet.training.loop import Trainer
+from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
 
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
@@ -70,7 +71,7 @@ def start(
     source = source_of(config)
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
     trainer = Trainer(fitted(config, source), source, run)
-    with run.locked() if trainer.rank == 0 else nullcontext():
+    with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric):
         try:
             return _locked(trainer, recipe, command, resume is not None, step, stop_after)
         except OSError as error:
