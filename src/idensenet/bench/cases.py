@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from idensenet.bench import memory
+from idensenet.bench.commands import processes, start
 from idensenet.bench.machine import Machine
 from idensenet.bench.peers import flowcon_toy_step, normflows_toy_step
 from idensenet.bench.scaling import SAVING, scaling
-from idensenet.bench.timing import Row, Times, in_turns
+from idensenet.bench.size import Size
+from idensenet.bench.timing import Row, in_turns, timed_row
 from idensenet.bench.work import flops_of, images_for, stepper
 from idensenet.data.catalog import open_source
 from idensenet.data.toy import toy_set
@@ -31,35 +25,6 @@ from idensenet.logdet.roulette import Poisson
 from idensenet.models import build
 from idensenet.solve import Anderson, Picard
 from idensenet.storage import load
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is done. SMALL is for tests of the benchmark itself."""
-
-    batch: int = 8
-    repeats: int = 5
-    recipe: str = "cifar10-idensenet-small"
-    blocks: tuple[int, ...] | None = None
-    growth: int | None = None
-    toy_blocks: int = 10
-    toy_repeats: int = 60
-    draws: int = 40
-    compile: bool = True
-
-    @property
-    def overrides(self) -> dict[str, object]:
-        wanted = {"blocks": self.blocks, "growth": self.growth}
-        return {name: value for name, value in wanted.items() if value is not None}
-
-
-SMALL = Size(2, 2, "digits-idensenet", (1,), 8, 2, 3, 4, False)
-
-
-def _row(what: str, times: Times, unit: str = "s", against: str = "", other: Times | None = None, **more: object) -> Row:
-    scale = 1e3 if unit == "ms" else 1.0
-    ratio = other.median / times.median if other is not None else None
-    return Row(what, times.median * scale, times.deviation * scale, unit, against, ratio, **more)  # type: ignore[arg-type]
 
 
 def _ten_times(work: Callable[[], None]) -> Callable[[], None]:
@@ -96,13 +61,13 @@ def toy(size: Size, machine: Machine) -> Iterator[Row]:
     rounds = {name: _ten_times(each) for name, each in work.items()}  # as in training, where a step follows its like
     times = {name: each.divided(10) for name, each in in_turns(rounds, size.toy_repeats // 10 or 1).items()}
     other = "flowcon" if "flowcon" in times else ""
-    yield _row("toy: training step of the i-DenseNet, eager", times["eager"], "ms", other, times.get("flowcon"))
+    yield timed_row("toy: training step of the i-DenseNet, eager", times["eager"], "ms", other, times.get("flowcon"))
     other = other or "eager"
     for name, seconds in cold.items():
         note = f"compilation took {seconds:.1f} s (cold or from its cache)"
-        yield _row(f"toy: the same, {name}", times[name], "ms", other, times[other], notes=(note,))
+        yield timed_row(f"toy: the same, {name}", times[name], "ms", other, times[other], notes=(note,))
     against = "normflows" if "normflows" in times else ""
-    yield _row("toy: training step of the Residual Flow", times["residual"], "ms", against, times.get("normflows"))
+    yield timed_row("toy: training step of the Residual Flow", times["residual"], "ms", against, times.get("normflows"))
 
 
 def _image_flow(size: Size, **options: object) -> tuple[Flow, Tensor]:
@@ -159,7 +124,7 @@ def image(size: Size, machine: Machine) -> Iterator[Row]:
         if name == "training step, compiled":
             notes.append(f"the first step took {cold:.1f} s (cold or from the compiler's cache)")
         other = ("eager", eager) if "compiled" in name else ("", None)
-        yield _row(f"images: {name}, batch {size.batch}", each, "s", *other, peak=peak, notes=tuple(notes))
+        yield timed_row(f"images: {name}, batch {size.batch}", each, "s", *other, peak=peak, notes=tuple(notes))
 
 
 def step_memory(size: Size, machine: Machine) -> Iterator[Row]:
@@ -192,7 +157,7 @@ def sampling(size: Size, machine: Machine) -> Iterator[Row]:
         return run
 
     times = in_turns({"anderson": draw(Anderson(1e-5)), "picard": draw(Picard(1e-5))}, size.repeats)
-    yield _row("sampling 16 digits, residual 1e-5", times["anderson"], "ms", "fixed-point iteration", times["picard"])
+    yield timed_row("sampling 16 digits, residual 1e-5", times["anderson"], "ms", "fixed-point iteration", times["picard"])
 
 
 def _with(flow: Flow, method: LogDet) -> None:
@@ -218,7 +183,7 @@ def evaluation(size: Size, machine: Machine) -> Iterator[Row]:
     error = {name: float((run() - right).square().mean().sqrt()) for name, run in work.items()}
     for name, title in (("krylov", "from a Krylov space"), ("adaptive", "adaptive series")):
         note = f"error {error[name]:.2g} bits/dim; that of 20 terms is {error['twenty']:.2g}"
-        yield _row(f"log-density of 16 digits, {title}", times[name], "ms", "20 terms", times["twenty"], notes=(note,))
+        yield timed_row(f"log-density of 16 digits, {title}", times[name], "ms", "20 terms", times["twenty"], notes=(note,))
 
 
 def spread(size: Size, machine: Machine) -> Iterator[Row]:
@@ -248,64 +213,6 @@ def spread(size: Size, machine: Machine) -> Iterator[Row]:
     for name, method in methods.items():
         ours = variance(method)
         yield Row(f"spread of the gradient: {name}", ours, ours * chance, "", against, theirs / ours)
-
-
-def start(size: Size, machine: Machine) -> Iterator[Row]:
-    """From the command to the first step, in processes of their own."""
-
-    def run(*command: str) -> Callable[[], None]:
-        def go() -> None:
-            subprocess.run([sys.executable, *command], check=True, capture_output=True)
-
-        return go
-
-    with tempfile.TemporaryDirectory() as folder:
-        places = iter(range(1000))
-
-        def train() -> None:
-            words = ["-m", "idensenet.cli", "train", "toy-idensenet", "--data.name", "moons", "--train.max_steps", "1"]
-            words += ["--train.eval_samples", "1", "--output.pictures", "false", "--output.display", "quiet"]
-            run(*words, "--output.dir", f"{folder}/{next(places)}")()
-
-        times = in_turns({"import": run("-c", "import idensenet"), "train": train}, max(2, size.repeats - 2))
-    yield _row("import idensenet", times["import"])
-    yield _row("train: a whole run of one step, with evaluation, checkpoint and report", times["train"])
-
-
-def processes(size: Size, machine: Machine) -> Iterator[Row]:
-    """Two processes of one thread each against one process of two threads, on the digits model and the same global batch."""
-    steps = 4 if not size.compile else 60
-
-    def rate(devices: int) -> Callable[[], float]:
-        def run() -> float:
-            with tempfile.TemporaryDirectory() as folder:
-                words = [
-                    "-m",
-                    "idensenet.cli",
-                    "train",
-                    "digits-idensenet",
-                    "--output.dir",
-                    f"{folder}/run",
-                    "--devices",
-                    str(devices),
-                ]
-                words += ["--train.batch_size", str(64 // devices), "--train.max_steps", str(steps), "--train.log_every", "2"]
-                words += ["--train.eval_samples", "16", "--output.pictures", "false", "--output.display", "quiet"]
-                threads = {"OMP_NUM_THREADS": str(2 // devices)}
-                subprocess.run([sys.executable, *words], check=True, capture_output=True, env={**os.environ, **threads})
-                lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-            rates = [entry["samples/s"] for entry in map(json.loads, lines) if entry["kind"] == "train"]
-            return float(statistics.median(rates[len(rates) // 3 :]))
-
-        return run
-
-    found: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(1 if not size.compile else 3):
-        for devices, rates in found.items():
-            rates.append(rate(devices)())
-    one, two = (statistics.median(found[devices]) for devices in (1, 2))
-    spread = statistics.stdev(found[2]) if len(found[2]) > 1 else 0.0
-    yield Row("two processes of one thread each", two, spread, "samples/s", "one process of two threads", two / one)
 
 
 def growth(size: Size, machine: Machine) -> Iterator[Row]:

@@ -56,3 +56,10 @@ class Row:
     notes: tuple[str, ...] = field(default=())
     axis: str = ""
     points: tuple[tuple[float, float], ...] = field(default=())  # of a curve over `axis`
+
+
+def timed_row(what: str, times: Times, unit: str = "s", against: str = "", other: Times | None = None, **more: object) -> Row:
+    """The median of some times, and how many times that is in the median of others."""
+    scale = 1e3 if unit == "ms" else 1.0
+    ratio = other.median / times.median if other is not None else None
+    return Row(what, times.median * scale, times.deviation * scale, unit, against, ratio, **more)  # type: ignore[arg-type]

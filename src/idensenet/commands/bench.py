@@ -27,7 +27,8 @@ def bench(arguments: list[str]) -> int:
     parser.add_argument("--picture", type=str | None, default=None, help="draw the curves of `scaling` as PNG")
     parser.add_argument("--out", type=str | None, default=None, help="write the figures as JSON")
     values = parser.read(arguments)
-    from idensenet.bench.cases import CASES, SMALL, Size
+    from idensenet.bench.cases import CASES
+    from idensenet.bench.size import SMALL, Size
 
     for name in values.only:
         if name not in CASES:
@@ -67,8 +68,9 @@ def _measured(names: list[str], size: Any) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from idensenet.bench.cases import CASES, SMALL
+    from idensenet.bench.cases import CASES
     from idensenet.bench.machine import measure_machine
+    from idensenet.bench.size import SMALL
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("the machine itself", total=len(names) + 1)
