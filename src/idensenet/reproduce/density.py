@@ -10,7 +10,7 @@ import torch
 
 from idensenet.report.pictures import image_grid
 from idensenet.reproduce import paper
-from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work
+from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work, lower
 from idensenet.reproduce.images import (
     DENSE,
     ONE_SEED,
@@ -98,9 +98,10 @@ def _density(work: Work) -> Result:
     differ = only_g_differs(dense, residual)
     allowed = {"model.block", "model.growth", "model.width", "model.activation"}
     faster = at_time(dense.curve("bits_per_dim"), seconds) - at_time(residual.curve("bits_per_dim"), seconds)
+    gaps = scores["i-DenseNet"] - scores["Residual Flow"]
     claims = (
         paired("at equal steps the i-DenseNet has fewer bits per dimension", scores["i-DenseNet"], scores["Residual Flow"]),
-        Claim("so it has at equal time", faster < 0, f"difference {faster:+.4f} bits/dim on {count} images, no error known"),
+        lower("so it has at equal time", faster, float(gaps.std()) / math.sqrt(count), "bits/dim"),
         Claim("the two runs differ only in g", set(differ) <= allowed, f"options that differ: {', '.join(differ)}"),
     )
     return Result(
@@ -110,7 +111,7 @@ def _density(work: Work) -> Result:
             Table("Full-size models; the first six rows are quoted in the paper", ("CIFAR10", "ImageNet32"), tuple(quoted)),
         ),
         claims,
-        (ONE_SEED,),
+        (ONE_SEED, f"The error at equal time is that of the last step, for {count} images."),
         lambda: curves_figure("density estimation", at),
     )
 
@@ -155,5 +156,5 @@ def _samples(work: Work) -> Result:
 
 EXPERIMENTS = (
     Experiment("table-density", "Density estimation on images", "section 4.2", _density, _density_plans, budget_in_words),
-    Experiment("samples", "Real images and samples", "section 4.2, appendix D.1", _samples, _density_plans, budget_in_words),
+    Experiment("samples", "Real images and samples", "section 4.2, appendix C.1", _samples, _density_plans, budget_in_words),
 )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS = 2400
+EARLIER, LAST = "mean of the earlier layers", "mean of the last layer"
+LITTLE = 0.3  # of a weight between 0 and 1
 
 
 def plan(budget: str) -> Plan:
@@ -57,37 +59,33 @@ def _figure(scales: Sequence[ScaleWeights]) -> Figure:
     return figure
 
 
+def claims_of(table: Table) -> tuple[Claim, ...]:
+    last = {row: table.cell(row, LAST).ours or 0.0 for row, _ in table.rows}
+    earlier = {row: table.cell(row, EARLIER).ours or 0.0 for row, _ in table.rows}
+    connected = {row: value for row, value in last.items() if "connected" in row}
+    scales = {row: value for row, value in last.items() if row not in connected}
+    little = all(value < LITTLE for value in scales.values())
+    words = ", ".join(f"{row}: {value:.2f} (earlier layers {earlier[row]:.2f})" for row, value in scales.items())
+    claims = [Claim("in every scale the last layers give little weight to their input", little, words)]
+    for value in connected.values():
+        more, most = value > max(scales.values()), max(scales.values())
+        evidence = f"{value:.2f} in the last layers, {most:.2f} at most elsewhere"
+        claims.append(Claim("in fully connected blocks this is less pronounced", more if little else None, evidence))
+    return tuple(claims)
+
+
 def _collect(work: Work) -> Result:
     run = work.runs[plan(work.budget).name]
     scales = concatenation_weights(run.flow)
-    rows, last, other = [], {}, {}
+    rows = []
     for scale in scales:
         first = scale.values[0]
-        last[scale.title] = statistics.fmean(row[-1] for row in first)
-        other[scale.title] = statistics.fmean(value for row in first for value in row[:-1])
-        rows.append(
-            (scale.title, (Cell(other[scale.title]), Cell(last[scale.title]), Cell(min(v for row in first for v in row))))
-        )
-    table = Table(
-        "eta1, the weight of the input", ("mean of the earlier layers", "mean of the last layer", "smallest"), tuple(rows)
-    )
-    convolutional = [title for title in last if "connected" not in title]
-    values = [last[title] for title in convolutional]
-    claims = [
-        Claim(
-            "in every scale the last layers give little weight to their input",
-            all(value < 0.3 for value in values),
-            ", ".join(f"{title}: {last[title]:.2f} (earlier layers {other[title]:.2f})" for title in convolutional),
-        )
-    ]
-    connected = [title for title in last if "connected" in title]
-    if connected:
-        gap, least = other[connected[0]] - last[connected[0]], min(other[t] - last[t] for t in convolutional)
-        claims.append(
-            Claim("in fully connected blocks this is less pronounced", gap < least, f"{gap:+.2f} against {least:+.2f} at least")
-        )
+        last = statistics.fmean(row[-1] for row in first)
+        other = statistics.fmean(value for row in first for value in row[:-1])
+        rows.append((scale.title, (Cell(other), Cell(last), Cell(min(v for row in first for v in row)))))
+    table = Table("eta1, the weight of the input", (EARLIER, LAST, "smallest"), tuple(rows))
     notes = (f"{run.step:,} steps; all weights start at 0.71. The letters number the layers of a block.",)
-    return Result((table,), tuple(claims), notes, lambda: _figure(scales))
+    return Result((table,), claims_of(table), notes, lambda: _figure(scales))
 
 
 def _budget(budget: str) -> str:
@@ -97,5 +95,5 @@ def _budget(budget: str) -> str:
 
 
 EXPERIMENTS = (
-    Experiment("figure-eta", "Weights of the concatenation", "appendix E.3", _collect, lambda budget: [plan(budget)], _budget),
+    Experiment("figure-eta", "Weights of the concatenation", "appendix D.3", _collect, lambda budget: [plan(budget)], _budget),
 )

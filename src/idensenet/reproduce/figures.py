@@ -126,6 +126,6 @@ def _concatenation(work: Work) -> Result:
 
 
 EXPERIMENTS = (
-    Experiment("figure-clipswish", "The Lipschitz constant of CLipSwish", "appendix B.2", _clipswish),
-    Experiment("figure-concatenation", "The range of the learnable concatenation", "section 3.2", _concatenation),
+    Experiment("figure-clipswish", "The Lipschitz constant of CLipSwish", "appendix A.3", _clipswish),
+    Experiment("figure-concatenation", "The range of the learnable concatenation", "section 3.3", _concatenation),
 )

@@ -133,5 +133,5 @@ def _budget(budget: str) -> str:
 
 EXPERIMENTS = (
     Experiment("table-hybrid", "Hybrid models", "section 4.3", _collect, plans, _budget),
-    Experiment("samples-hybrid", "Samples of hybrid models", "appendix D.2", _samples, _sample_plans, _budget),
+    Experiment("samples-hybrid", "Samples of hybrid models", "appendix C.2", _samples, _sample_plans, _budget),
 )

@@ -109,7 +109,8 @@ def curves_figure(
     axes[0].set_xlabel("step")
     if clock:
         axes[1].set_xlabel("minutes of training")
-    axes[0].set_ylabel("held-out bits per dimension")
+    counts = sorted({run.config.train.eval_samples for run in runs.values()})
+    axes[0].set_ylabel(f"bits per dimension, {' or '.join(f'{n:,}' for n in counts)} held-out images")
     axes[0].set_title(title)
     low, high = min(every), sorted(every)[int(0.9 * (len(every) - 1))]
     for axis in axes:

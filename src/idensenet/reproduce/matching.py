@@ -44,5 +44,5 @@ def _budget(budget: str) -> str:
 
 
 EXPERIMENTS = (
-    Experiment("table-matching", "Residual Flow of matching width and depth", "appendix E.4", _collect, _plans, _budget),
+    Experiment("table-matching", "Residual Flow of matching width and depth", "appendix D.4", _collect, _plans, _budget),
 )

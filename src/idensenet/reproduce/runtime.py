@@ -126,4 +126,4 @@ def _budget(budget: str) -> str:
     return images.budget_in_words(budget) if budget == "smoke" else "in full: models of 8.7M parameters"
 
 
-EXPERIMENTS = (Experiment("table-runtime", "Running times", "appendix E.2", _collect, _plans, _budget, alone=True),)
+EXPERIMENTS = (Experiment("table-runtime", "Running times", "appendix D.2", _collect, _plans, _budget, alone=True),)

@@ -132,10 +132,10 @@ def below_entropy(table: Table) -> Claim:
     )
 
 
-def compare(work: Work, better: Model, worse: Model, text: str) -> list[Claim]:
+def compare(work: Work, better: Model, worse: Model, text: str, names: Sequence[str] = SETS) -> list[Claim]:
     """One claim per data set; what the held-out points share drops out of the difference."""
     claims = []
-    for name in sets(work.budget):
+    for name in (each for each in sets(work.budget) if each in names):
         a, b = scores(work, better, name), scores(work, worse, name)
         difference = torch.stack(a).mean(0) - torch.stack(b).mean(0)
         seeds = math.hypot(*(_error(torch.zeros(2), _means(values)) for values in (a, b)))
@@ -170,14 +170,14 @@ def _toy(work: Work) -> Result:
     claims = [
         *compare(work, LEARNED, RESFLOW, "the i-DenseNet + LC is better than the Residual Flow"),
         *compare(work, FIXED, RESFLOW, "the i-DenseNet is better than the Residual Flow"),
-        *compare(work, LEARNED, FIXED, "the learnable concatenation helps"),
+        *compare(work, LEARNED, FIXED, "the learnable concatenation helps", SETS[:2]),  # on moons the paper's two are equal
         *(below_entropy(each) for each in tables),
     ]
     notes = (
         "Trained with an unbiased estimate of the log-determinant, two terms for certain and the rest by roulette with the "
         "reference code's law, geometric with p = 0.5; toy-best with the exact one. All are evaluated exactly.",
         "The score is that of the last step, not of the best evaluation. Errors are over points and, with several runs, seeds.",
-        "The paper's scores are the best of many test batches of a run.",
+        "The paper does not say which step its scores are of; the reference code keeps the best of its test batches.",
     )
     return Result(tuple(tables), tuple(claims), notes)
 
@@ -185,6 +185,19 @@ def _toy(work: Work) -> Result:
 # Densities
 
 SHOWN = (RESFLOW, LEARNED)
+WIDE, CELLS = 12, 400  # the grid on which densities are summed
+KEPT = 0.99  # of the data lie where its density is not low
+
+
+def low_region(name: str, draws: int = 4_000_000) -> Tensor:
+    """Cells of the grid outside the smallest region that has most of the data, counted on many points: [CELLS, CELLS]."""
+    points = toy_set(name).sample(draws, torch.Generator().manual_seed(4))
+    column, row = ((points + WIDE) * (CELLS / (2 * WIDE))).long().clamp(0, CELLS - 1).unbind(1)
+    counts = torch.bincount(row * CELLS + column, minlength=CELLS**2)
+    most, order = counts.sort(descending=True)
+    low = torch.ones(CELLS**2, dtype=torch.bool)
+    low[order[: int((most.cumsum(0) < KEPT * draws).sum()) + 1]] = False
+    return low.view(CELLS, CELLS)
 
 
 def _density_plans(budget: str) -> list[Plan]:
@@ -222,14 +235,36 @@ def _densities(work: Work) -> Result:
             axes[i][0].set_ylabel(title)
         return page
 
-    wide = (-12.0, 12.0, -12.0, 12.0)
-    cell = (24 / 400) ** 2
-    mass = {key: float(density_grid(flow, wide, 400).sum()) * cell for key, flow in flows.items()}
-    rows = tuple((model.title, tuple(Cell(mass[model.title, name], None, 1.0) for name in names)) for model in SHOWN)
-    table = Table("Sum of the density over a grid of 400 x 400 cells in [-12, 12]^2", names, rows, 3)
-    worst = max(abs(value - 1) for value in mass.values())
-    claims = (Claim("the densities integrate to one", worst < 0.02, f"largest distance from one {worst:.4f}"),)
-    return Result((table,), claims, ("Densities of the last weights of the first seed.",), figure)
+    area = (2 * WIDE / CELLS) ** 2
+    mass = {key: density_grid(flow, (-WIDE, WIDE, -WIDE, WIDE), CELLS) * area for key, flow in flows.items()}
+    whole = {key: float(each.sum()) for key, each in mass.items()}
+    empty = {name: low_region(name) for name in names}
+    astray = {(title, name): float(each[empty[name]].sum()) for (title, name), each in mass.items()}
+    tables = (
+        Table(
+            f"Sum of the density over a grid of {CELLS} x {CELLS} cells in [-{WIDE}, {WIDE}]^2",
+            names,
+            tuple((model.title, tuple(Cell(whole[model.title, name], None, 1.0) for name in names)) for model in SHOWN),
+            3,
+        ),
+        Table(
+            f"Mass outside the smallest region with {KEPT:.0%} of the data ({1 - KEPT:.2f} of the data)",
+            names,
+            tuple((model.title, tuple(Cell(astray[model.title, name]) for name in names)) for model in SHOWN),
+            3,
+        ),
+    )
+    worst = max(abs(value - 1) for value in whole.values())
+    claims = [Claim("the densities integrate to one", worst < 0.02, f"largest distance from one {worst:.4f}")]
+    for name in names:
+        residual, dense = (astray[model.title, name] for model in SHOWN)
+        text = f"{name}: the Residual Flow has more trouble with regions of low probability than the i-DenseNet"
+        claims.append(Claim(text, residual > dense, f"{residual:.3f} of its mass is there, {dense:.3f} of the i-DenseNet's"))
+    notes = (
+        "Densities of the last weights of the first seed.",
+        "The paper speaks of the regions of circles and moons, and judges them by eye.",
+    )
+    return Result(tables, tuple(claims), notes, figure)
 
 
 def _budget(budget: str) -> str:
