@@ -238,6 +238,31 @@ def test_generator_lengths_are_one_for_the_batch_and_come_from_the_host():
     assert GeneratorDraws().host is None
 
 
+class OnCuda:
+    """What a generator of CUDA tells on the host."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, seed, offset=0):
+        self.seed, self.offset = seed, offset
+
+    def initial_seed(self):
+        return self.seed
+
+    def get_offset(self):
+        return self.offset
+
+
+def test_lengths_follow_from_a_generator_elsewhere():
+    def length(*state):
+        return float(GeneratorDraws(OnCuda(*state)).lengths(3, torch.device("cpu")))
+
+    state = torch.get_rng_state()
+    assert length(7) == length(7)
+    assert len({length(7), length(8), length(7, 4), length(2**64 - 1, 8)}) == 4
+    assert torch.equal(state, torch.get_rng_state())
+
+
 def test_default_draws_follow_the_mode():
     x = torch.randn(3, 2)
     assert isinstance(default_draws(x, training=True), GeneratorDraws)

@@ -567,3 +567,16 @@ def test_factoring_out_round_trips_and_its_log_det_is_that_of_the_jacobian():
 
 def test_one_scale_has_nothing_to_factor_out():
     assert idn.build("digits-idensenet", blocks=(1,), growth=4, fc_blocks=0, factor_out=True).latent_shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("call", ["initialize", "standardize"])
+def test_what_sets_the_state_for_good_is_looked_at_in_training_too(call, bad):
+    flow = idn.build("toy-idensenet", actnorm=True, preprocess="standardize").train()
+    x = torch.randn(20, 2)
+    x[3, 1] = bad
+    with pytest.raises(InputError, match="row 3"):
+        getattr(flow, call)(x)
+    with pytest.raises(InputError, match="empty batch"):
+        getattr(flow, call)(x[:0])
+    assert all(bool(torch.isfinite(value).all()) for value in flow.state_dict().values())

@@ -54,3 +54,19 @@ def test_blocks_inside_of_other_parts_are_refused():
     with pytest.raises(OptionError, match="chains of blocks"):
         flow.inverse_error(torch.zeros(1, *flow.latent_shape))
     assert float(Flow(Chain([]), (2,)).inverse_error(torch.ones(3, 2)).sum()) == 0  # nothing is solved
+
+
+def test_where_a_block_may_not_contract_the_bound_is_infinite():
+    linear = LipschitzLinear(2, 2, 0.98)
+    block = ResidualBlock(Network([linear]))
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(2))
+    flow = Flow(Chain([block, idn.build("toy-idensenet", block="coupling", blocks=(1,)).body]), (2,)).eval()
+    bound = flow.inverse_error(torch.randn(3, 2))
+    assert bool(torch.isinf(bound).all())
+
+
+def test_blocks_of_several_norms_have_no_certificate():
+    blocks = [ResidualBlock(Network([LipschitzLinear(2, 2, 0.9, norm)])) for norm in (1.0, 2.0)]
+    with pytest.raises(OptionError, match=r"1.0, 2.0.*one norm"):
+        Flow(Chain(blocks), (2,)).certify()

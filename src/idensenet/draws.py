@@ -71,16 +71,27 @@ class Draws(ABC):
         """Uniforms (float64) that decide how long a series runs: one for the whole batch, or one per sample."""
 
 
+def _host_of(generator: torch.Generator) -> torch.Generator:
+    """A generator on the host that follows from the state of another: itself, if it lives there."""
+    if generator.device.type == "cpu":
+        return generator
+    if generator.device.type == "cuda":  # its state is known on the host: nothing waits
+        state = generator.initial_seed() ^ generator.get_offset() * 0x9E3779B97F4A7C15
+    else:
+        state = int(torch.randint(1 << 62, (), generator=generator, device=generator.device))
+    return torch.Generator().manual_seed(state % (1 << 63))
+
+
 class GeneratorDraws(Draws):
     """Numbers from a generator (torch's own when none is given).
 
-    The length of a series steers the program, so it is drawn on the host: from `host`, or from `generator` if that lives
-    there. Nothing waits for an accelerator.
+    The length of a series steers the program, so it is drawn on the host: from `host`, or from one that follows from
+    `generator`. Nothing waits for CUDA.
     """
 
     def __init__(self, generator: torch.Generator | None = None, host: torch.Generator | None = None) -> None:
         self.generator = generator
-        self.host = host or (generator if generator is not None and generator.device.type == "cpu" else None)
+        self.host = host if host is not None or generator is None else _host_of(generator)
 
     def fold(self, part: int) -> GeneratorDraws:
         return self

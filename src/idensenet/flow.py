@@ -90,9 +90,9 @@ class Flow(nn.Module):
     def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
         check_tensor(x, shape, self.device, what)
 
-    def _check_float(self, x: Tensor, what: str) -> None:
+    def _check_float(self, x: Tensor, what: str, look: bool = False) -> None:
         # a look at the values makes the host wait for an accelerator, so in training that is left to the trainer
-        check_float(x, self.dtype, what, look=not self.training)
+        check_float(x, self.dtype, what, look=look or not self.training)
 
     def _check_data(self, x: Tensor, dequantized: bool) -> None:
         self._check(x, self.shape, "x")
@@ -112,6 +112,15 @@ class Flow(nn.Module):
             raise OptionError(
                 f"x has the level {int(x.max())}, but this flow knows 0 to {self.levels - 1}; rescale the images."
             )
+
+    def _check_start(self, x: Tensor, context: Tensor | None) -> None:
+        """What sets the state of a model for good is looked at in training too."""
+        self._check_data(x, False)
+        if len(x) == 0:
+            raise ShapeError(f"A model learns nothing from an empty batch, {tuple(x.shape)}; give it data.")
+        for values, what in ((x, "x"), (context, "context")):
+            if values is not None and values.is_floating_point():
+                self._check_float(values, what, look=True)
 
     def _given(self, context: Tensor | None, n: int) -> dict[str, Tensor]:
         """The context in the units of the model, for those parts that take one."""
@@ -143,13 +152,13 @@ class Flow(nn.Module):
 
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
         """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
-        self._check_data(batch, False)
+        self._check_start(batch, context)
         with torch.no_grad(), fresh_norms(self):
             self._initialize_body(self.preprocess.encode(self.dequantize(batch)), **self._given(context, len(batch)))
 
     def standardize(self, data: Tensor, context: Tensor | None = None) -> None:
         """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise."""
-        self._check_data(data, False)
+        self._check_start(data, context)
         if self.context_scale is not None:
             self._given(context, len(data))
             assert context is not None
@@ -169,7 +178,7 @@ class Flow(nn.Module):
         draws = self._draws(x, generator)
         if self.levels is not None and not dequantized:
             x = dequantize(x, self.dtype, draws.fold(0))
-        x, log_det = self.preprocess(x)
+        x, log_det = self.preprocess(x, draws)
         return x, log_det, draws.fold(1)
 
     def _encode(
@@ -199,8 +208,9 @@ class Flow(nn.Module):
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
         with fresh_norms(self):
-            x, after = self.body.inverse(z, self._draws(z, generator).fold(1), **self._given(context, len(z)))
-            x, before = self.preprocess.inverse(x)
+            draws = self._draws(z, generator)
+            x, after = self.body.inverse(z, draws.fold(1), **self._given(context, len(z)))
+            x, before = self.preprocess.inverse(x, draws)
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -15,7 +16,10 @@ NamedBlocks = Sequence[tuple[str, ResidualBlock]]
 
 
 def _norms(blocks: NamedBlocks) -> OperatorNorms:
-    return OperatorNorms(blocks[0][1].g.norm if blocks else 2.0)
+    kinds = sorted({block.g.norm for _, block in blocks})
+    if len(kinds) > 1:
+        raise OptionError(f"Blocks bounded in the norms {kinds} have no common certificate; build all with one norm.")
+    return OperatorNorms(kinds[0] if kinds else 2.0)
 
 
 def certificate(blocks: NamedBlocks, body: Bijection) -> Certificate:
@@ -48,7 +52,8 @@ def inverse_error(blocks: NamedBlocks, body: Bijection, z: Tensor, given: Mappin
     bound = torch.zeros(len(z), dtype=z.dtype, device=z.device)
     for part in reversed(parts):
         at = given if part.conditional else {}
-        bound = bound / part.bi_lipschitz(norms)[0]
+        lower = part.bi_lipschitz(norms)[0]
+        bound = bound / lower if lower > 0 else torch.full_like(bound, math.inf)
         if isinstance(part, ResidualBlock):
             solution = part.solve(z, **at)
             bound = bound + wide * solution.error_bound(part.lipschitz(norms))

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from idensenet.bijections import Affine, Logit
+from idensenet.bijections import Affine, Logit, Whiten
 from idensenet.errors import OptionError, ShapeError
 
 
@@ -57,3 +57,16 @@ def test_a_scale_that_does_not_fit_is_refused():
     for way in (affine, affine.inverse):
         with pytest.raises(ShapeError, match=r"scale of shape \(3,\) does not fit data of shape \(5, 4\)"):
             way(torch.zeros(5, 4))
+
+
+@pytest.mark.parametrize("n", [100, 100_000])
+def test_whitening_only_shifts_what_is_constant(n):
+    torch.manual_seed(0)
+    data = torch.randn(n, 3)
+    data[:, 1] = 0.1
+    data[:, 2] += data[:, 0]
+    whiten = Whiten(3)
+    whiten.fit(data)
+    torch.testing.assert_close(whiten.weight[1], torch.tensor([0.0, 1.0, 0.0]), atol=1e-6, rtol=0)
+    rest = whiten(data)[0][:, [0, 2]]
+    torch.testing.assert_close(rest.T @ rest / n, torch.eye(2), atol=0.1, rtol=0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from bijection_registry import dense, jitter
 
-from idensenet.bijections import ResidualBlock
+from idensenet.bijections import Chain, ResidualBlock
 from idensenet.draws import GeneratorDraws
 from idensenet.errors import ConvergenceError
 from idensenet.lipschitz import LipschitzMap, OperatorNorms, Pieces, dense_block
@@ -93,3 +93,14 @@ def test_a_branch_that_does_not_contract_is_an_error_of_the_inverse_and_has_no_l
     assert 2 < upper < math.inf
     with torch.no_grad(), pytest.raises(ConvergenceError, match=r"not contractive"):
         ResidualBlock(made.g, solver=Picard()).inverse(torch.randn(3, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("way", ["forward", "inverse"])
+def test_chains_on_their_own_do_not_depend_on_the_batch(way):
+    blocks = [ResidualBlock(dense_block([3, 4, 4], 2, 8, Pieces()), RouletteLogDet()) for _ in range(3)]
+    chain, x = Chain(blocks).eval(), torch.randn(6, 3, 4, 4)
+    for bijection in (chain, blocks[0]):
+        with torch.no_grad():
+            together = getattr(bijection, way)(x)[1]
+            alone = torch.cat([getattr(bijection, way)(x[i : i + 1])[1] for i in range(6)])
+        torch.testing.assert_close(together, alone, atol=1e-3, rtol=0)

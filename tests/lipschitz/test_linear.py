@@ -23,7 +23,9 @@ from idensenet.lipschitz import (
     operator_bound,
     refresh_norms,
 )
-from idensenet.lipschitz.linear import LipschitzMap, fingerprints
+from idensenet.lipschitz import scope as scopes
+from idensenet.lipschitz.fingerprint import sketch
+from idensenet.lipschitz.linear import MOVED, LipschitzMap, fingerprints
 from idensenet.lipschitz.linearmap import convolve
 from idensenet.lipschitz.scope import norms_settled
 
@@ -283,7 +285,7 @@ def test_nothing_is_computed_while_the_weights_stay(name, spy):
 
 
 def test_layers_of_equal_shape_are_done_together(spy):
-    stack = nn.ModuleList([LipschitzConv2d(2, 3, 3, (4, 4)) for _ in range(4)] + [LipschitzLinear(3, 2) for _ in range(3)])
+    stack = nn.ModuleList([LipschitzConv2d(2, 3, 3, (5, 5)) for _ in range(4)] + [LipschitzLinear(3, 2) for _ in range(3)])
     assert refresh_norms(stack) == 7
     assert spy.calls == 2
     for layer in stack:
@@ -384,7 +386,7 @@ def test_caches_are_not_saved(kind):
     use_without_gradient(layer)
     layer.zero_grad()
     assert len(pickle.dumps(layer)) == small
-    assert set(layer.state_dict()) - {"length"} == {"weight", "bias", "left", "right", "sigma", "fingerprint"}
+    assert set(layer.state_dict()) - {"sketch"} == {"weight", "bias", "left", "right", "sigma", "fingerprint"}
 
 
 def test_a_load_of_weights_without_norms_computes_them():
@@ -619,3 +621,103 @@ def test_a_part_of_the_weight_that_the_last_vector_does_not_see_may_grow():
     layer.weight.data[1, 1].normal_().mul_(10)
     use_forward(layer)
     assert operator_bound(layer) <= layer.coeff * 1.002
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("training", [True, False])
+def test_a_channel_may_come_on_while_the_length_of_the_weight_hardly_changes(seed, training):
+    torch.manual_seed(seed)
+    layer = LipschitzConv2d(12, 12, 3, (8, 8)).train(training)
+    x = torch.randn(2, 12, 8, 8)
+    with torch.no_grad():
+        layer.weight.mul_(4)
+        layer.weight[:, 0] *= 1e-3
+        layer(x)
+        before = float(layer.weight.norm())
+        layer.weight[:, 0] = 0.3 * torch.randn(12, 1, 1)
+        assert float(layer.weight.norm()) < 1.15 * before
+        layer(x)
+    assert operator_bound(layer) <= layer.coeff * 1.002
+
+
+def test_a_drift_of_many_small_steps_is_noticed():
+    """Each moves the weight by a little; all together into a direction that the first singular vectors have no part of."""
+    layer = LipschitzConv2d(12, 12, 3, (8, 8)).train()
+    x = torch.randn(2, 12, 8, 8)
+    with torch.no_grad():
+        layer.weight.mul_(4)
+        layer.weight[:, 0], layer.weight[0] = 0, 0
+        layer(x)
+        for _ in range(60):
+            layer.weight[0, 0] += 0.05
+            layer(x)
+            assert operator_bound(layer) <= layer.coeff * 1.1
+    assert operator_bound(layer.eval()) <= layer.coeff * 1.1
+    with torch.no_grad():
+        layer.weight[0, 0] += 0.05
+        layer(x)
+    assert operator_bound(layer) <= layer.coeff * 1.002
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (40, 7, 3, 3), (64, 64, 3, 3)])
+def test_sketches_tell_how_far_a_weight_has_moved(shape):
+    torch.manual_seed(0)
+    weight = torch.randn(shape)
+    ratios = []
+    for _ in range(50):
+        step = 0.1 * torch.randn(shape[0], 1, *shape[2:]) * torch.randn(1, shape[1], *shape[2:])  # of low rank
+        ratios.append(float((sketch(weight + step) - sketch(weight)).norm() / step.norm()))
+    error = math.sqrt(2 / 64 / 50)  # of the mean square, for sums of random signs
+    assert abs(sum(r * r for r in ratios) / 50 - 1) < 4 * error
+    assert min(ratios) > 0.5
+    assert max(ratios) < 1.5
+    assert float((sketch(2 * weight) - sketch(weight)).norm()) == pytest.approx(float(sketch(weight).norm()), rel=1e-5)
+    assert 0 < MOVED < 0.5
+
+
+def test_state_with_the_length_alone_is_loaded_and_looked_at_anew():
+    old = layer_of("3x3")
+    use_forward(old)
+    state = {name: value for name, value in old.state_dict().items() if name != "sketch"} | {"length": old.weight.norm()}
+    layer = layer_of("3x3").train()
+    layer.load_state_dict(state)
+    assert torch.equal(layer.sigma, old.sigma)
+    layer.weight.data.mul_(1.01)
+    use_forward(layer)
+    assert_fresh(layer)
+    torch.testing.assert_close(layer.sketch, sketch(layer.weight))
+
+
+def test_autocast_has_no_part_in_norms():
+    torch.manual_seed(0)
+    layer = LipschitzLinear(256, 256)
+    layer.weight.data.mul_(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        use_forward(layer)
+    assert operator_bound(layer) <= layer.coeff * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", SPECTRAL)
+@pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
+def test_training_goes_on_after_a_use_in_inference_mode(kind, norm):
+    layer = layer_of(kind, norm)
+    x = batch_for(layer)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).square().sum().backward()
+    assert layer.weight.grad is not None
+
+
+def test_convolutions_on_cuda_have_all_digits_inside_and_what_they_had_outside(monkeypatch):
+    monkeypatch.setattr(scopes, "_cuda", lambda: True)
+    switch = torch.backends.cudnn.conv
+    before = switch.fp32_precision
+    with norms_settled():
+        assert switch.fp32_precision == "ieee"
+        with norms_settled():
+            pass
+        assert switch.fp32_precision == "ieee"
+    assert switch.fp32_precision == before
+    with pytest.raises(RuntimeError), norms_settled():
+        raise RuntimeError
+    assert switch.fp32_precision == before

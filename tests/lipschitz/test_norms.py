@@ -287,3 +287,16 @@ def test_half_a_step_is_not_enough_where_they_do_not_fit():
         assert float(found[0]) == pytest.approx(float(sigma[0]), rel=1e-5)
         assert float(found[1]) == pytest.approx(spectral(other[1], size), rel=2e-2)
         assert abs(float(found[1]) / float(sigma[1]) - 1) > 1e-2  # it has moved
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "k", "size"), [(3, 2, 3, (1, 1)), (3, 3, 3, (1, 1)), (4, 1, 3, (1, 2)), (3, 2, 7, (1, 1))]
+)
+def test_spaces_of_a_few_numbers_have_their_norm_whatever_the_weight(outputs, inputs, k, size):
+    torch.manual_seed(0)
+    weight = 3 * torch.randn(60, outputs, inputs, k, k)
+    start, before = torch.randn(60, inputs, *size), torch.zeros(60, outputs, *size)
+    sigma, u, v = norms.convolution_norms(weight, start, 1e-3, torch.full((60,), math.inf), u=before)
+    for w, s, left, right in zip(weight.double(), sigma, u.double(), v.double(), strict=True):
+        assert float(s) == pytest.approx(spectral(w, size), rel=1e-5)
+        assert float(left.flatten() @ toeplitz(w, size) @ right.flatten()) == pytest.approx(float(s), rel=1e-5)

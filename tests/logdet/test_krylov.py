@@ -140,3 +140,11 @@ def test_bad_options_raise():
         KrylovLogDet(0.0)
     with pytest.raises(OptionError, match="max_steps"):
         KrylovLogDet(max_steps=0)
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_an_empty_batch_has_no_numbers(gradient):
+    g = network("dense-7")
+    with torch.set_grad_enabled(gradient):
+        _, estimate = KrylovLogDet()(g, inputs("dense-7")[:0], GeneratorDraws())
+    assert estimate.value.shape == (0,)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from idensenet.bijections.base import Bijection, no_log_det
 from idensenet.bijections.whole import whole
-from idensenet.draws import Draws
+from idensenet.draws import Draws, default_draws
 from idensenet.lipschitz.certificate import OperatorNorms
 from idensenet.lipschitz.linear import fresh_norms
 
@@ -42,16 +42,16 @@ class Chain(Bijection):
                 found = whole(self, x, draws)
             if found is not None:
                 return found
-        total = no_log_det(x)
+        total, draws = no_log_det(x), draws or default_draws(x, self.training)
         for i, part in enumerate(self):
-            x, log_det = part(x, draws.fold(i) if draws else None, **given(part, context))
+            x, log_det = part(x, draws.fold(i), **given(part, context))
             total = total + log_det
         return x, total
 
     def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        total = no_log_det(y)
+        total, draws = no_log_det(y), draws or default_draws(y, self.training)
         for i, part in reversed(list(enumerate(self))):
-            y, log_det = part.inverse(y, draws.fold(i) if draws else None, **given(part, context))
+            y, log_det = part.inverse(y, draws.fold(i), **given(part, context))
             total = total + log_det
         return y, total
 

@@ -69,7 +69,7 @@ class ResidualBlock(Bijection):
     def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         with fresh_norms(self):
             x = self.decode(y, context)
-            _, log_det = self(x, draws, context)
+            _, log_det = self(x, draws or default_draws(y, self.training), context)
         return x, -log_det
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:

@@ -39,10 +39,12 @@ class Whiten(Bijection):
         """
         x = data.double()
         loc, deviation = x.mean(0), x.std(0, unbiased=False)
-        deviation = torch.where(deviation > 0, deviation, 1.0)
+        constant = deviation == 0
+        deviation = torch.where(constant, 1.0, deviation)
         x = (x - loc) / deviation
         weight = shrinkage(x)
-        correlation = (1 - weight) * (x.T @ x / len(x)) + weight * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        correlation = (1 - weight) * (x.T @ x / len(x) + constant.diag())
+        correlation += weight * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         values, vectors = torch.linalg.eigh(correlation)
         self.loc.copy_(loc)
         self.weight.copy_((vectors * values.clamp(min=1e-12).rsqrt()) @ vectors.T / deviation)

@@ -1,4 +1,4 @@
-"""Whether a weight is still the one it was: an integer from all of its bits, the same on every device."""
+"""Whether a weight is still the one it was, an integer from all of its bits, the same on every device; and how far it moved."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from idensenet.draws import mix
 
 _ROW = 1 << 14  # words of a weight that are done at once
 _SMALL = 1 << 10  # words of a weight up to which it is done together with others
+SKETCH = 64  # numbers in a sketch
 
 
 @lru_cache(maxsize=8)
@@ -63,3 +65,16 @@ def fingerprints(weights: Sequence[Tensor]) -> Tensor:
             0, segment, bits * multiplier
         )
     return result
+
+
+@lru_cache(maxsize=64)
+def _coins(count: int, device: torch.device) -> Tensor:
+    return (mix(torch.arange(count, device=device)) & 1).bool()
+
+
+def sketch(weight: Tensor) -> Tensor:
+    """[SKETCH]: sums of the numbers with random signs, always the same. It is linear, and as long as the weight to some ten
+    percent, so two sketches tell how far a weight has moved in any direction at all."""
+    flat = weight.detach().reshape(-1)
+    signed = torch.where(_coins(len(flat), flat.device), flat, -flat)
+    return pad(signed, (0, -len(flat) % SKETCH)).view(-1, SKETCH).sum(0)

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
-from idensenet.lipschitz.fingerprint import fingerprints
+from idensenet.lipschitz.fingerprint import SKETCH, fingerprints, sketch
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
-from idensenet.lipschitz.scope import norms_settled, scope, under
+from idensenet.lipschitz.scope import all_digits, norms_settled, scope, under
 
 AT_ONCE = 1 << 23  # bytes of singular vectors, in the computation of norms
+MOVED = 0.1  # of its length: a kernel that has moved further has its singular vectors looked for anew
 
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
@@ -104,7 +105,7 @@ class LipschitzMap(nn.Module, ABC):
     def norm_gradient(self) -> Tensor:
         """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
         if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
-            with torch.enable_grad():
+            with _own_precision(self.weight.device), torch.enable_grad():
                 if self.norm != 2:
                     weight = self.weight.detach().requires_grad_()
                     (self._gradient,) = torch.autograd.grad(norms.induced_norm(weight, self.norm, self.size), weight)
@@ -184,7 +185,7 @@ class LipschitzLinear(LipschitzMap):
 class LipschitzConv2d(LipschitzMap):
     """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction."""
 
-    length: Tensor  # Frobenius norm of the weight that `right` belongs to
+    sketch: Tensor  # of the weight for which the singular vectors were looked for everywhere
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, size: tuple[int, int], coeff: float = 0.98, norm: float = 2.0
@@ -199,7 +200,12 @@ class LipschitzConv2d(LipschitzMap):
         )
         self._size = size
         self.tolerance = 1e-3
-        self.register_buffer("length", torch.zeros(()))
+        self.register_buffer("sketch", torch.zeros(SKETCH))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        if state_dict.pop(prefix + "length", None) is not None:  # of an earlier version, which kept less
+            state_dict[prefix + "sketch"] = torch.zeros_like(self.sketch)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @property
     def as_matrix(self) -> bool:
@@ -228,12 +234,25 @@ def fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
     return [m.__dict__["_parameters" if name in ("weight", "bias") else "_buffers"][name] for m in maps]
 
 
+@contextmanager
+def _own_precision(device: torch.device) -> Iterator[None]:
+    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them."""
+    with ExitStack() as stack:
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(all_digits())
+        yield
+
+
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
-    with torch.no_grad():
-        maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
-        if not maps:
-            return 0
+    maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
+    if not maps:
+        return 0
+    with _own_precision(maps[0].weight.device):
         weights = fields(maps, "weight")
         found = fingerprints(weights)
         known = torch.stack(fields(maps, "fingerprint"))
@@ -285,11 +304,13 @@ def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
 
 
 def _convolution_norms(maps: list[LipschitzConv2d], weights: list[Tensor], back: bool) -> tuple[Tensor, Tensor, Tensor]:
-    before, now = torch.stack([m.length for m in maps]), torch.stack(torch._foreach_norm(weights))
-    alike = (now - before).abs() < 0.1 * before  # otherwise a part of the weight may have grown that v does not see
-    known = torch.where(alike, torch.stack([m.sigma for m in maps]), math.inf)
+    before, now = torch.stack([m.sketch for m in maps]), torch.stack([sketch(w) for w in weights])
+    # a part of the weight may have grown that v does not see: then, and where no further step follows, it is looked for
+    near = (now - before).norm(dim=1) < MOVED * before.norm(dim=1)
+    near &= all(m.training for m in maps)
+    known = torch.where(near, torch.stack([m.sigma for m in maps]), math.inf)
     left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
-    torch._foreach_copy_([m.length for m in maps], list(now.unbind()))
+    torch._foreach_copy_([m.sketch for m in maps], list(torch.where(near[:, None], before, now).unbind()))
     return norms.convolution_norms(weights, right, maps[0].tolerance, known, 1000, left, back)
 
 

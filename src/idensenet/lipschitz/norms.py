@@ -23,6 +23,7 @@ NORMS = (1.0, 2.0, math.inf)
 WARM_STEPS = 10  # after a small change of the weights
 LARGE = 128  # rows of a matrix from which on its largest singular vector is looked for on its own,
 COLUMNS = 16  # among so many
+FEW = 32  # numbers on one side of a convolution up to which it is taken as a matrix
 
 
 def checked_norm(norm: float) -> float:
@@ -191,9 +192,17 @@ def _shorter_side(
     W: Convolutions, u: Tensor, v: Tensor, small: float, known: Tensor | None, limit: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     if u.shape[1] < v.shape[1]:
-        sigma, v, u = _largest(W.transposed(), u, small, known, limit)
+        sigma, v, u = _shorter_side(W.transposed(), v, u, small, known, limit)
         return sigma, u, v
-    return _largest(W, v, small, known, limit)
+    return _as_matrices(W, v) if v[0].numel() <= FEW else _largest(W, v, small, known, limit)
+
+
+def _as_matrices(W: Convolutions, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """sigma, u and v from what becomes of every unit vector: a space of so few numbers has no room to climb in."""
+    units = torch.eye(v[0].numel(), dtype=v.dtype, device=v.device).view(-1, 1, *v.shape[1:])
+    images = torch.stack([W(unit.expand_as(v)) for unit in units], 1)  # [layers, units, ...]
+    sigma, right, left = matrix_norms(images.flatten(2))
+    return sigma, left.view(len(v), *images.shape[2:]), right.view_as(v)
 
 
 def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor | None, limit: int) -> tuple[Tensor, Tensor, Tensor]:

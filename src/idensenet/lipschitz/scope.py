@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 Kind = TypeVar("Kind", bound=nn.Module)
@@ -25,19 +27,47 @@ class Scope(threading.local):
 scope = Scope()
 
 
+@lru_cache(maxsize=1)
+def _cuda() -> bool:
+    return torch.cuda.is_available()
+
+
 @contextmanager
-def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
-    """Inside, weights do not change, so their norms are not looked at again."""
-    if scope.depth == 0:
-        scope.root = root
-    scope.depth += 1
+def all_digits() -> Iterator[None]:
+    """Convolutions are those of float32, not of the shorter numbers that CUDA takes for them unless told otherwise: norms and
+    inverses need the digits."""
+    if not _cuda():
+        yield
+        return
+    place: Any = torch.backends.cudnn
+    name, exact = "allow_tf32", cast(Any, False)
+    if hasattr(place, "conv"):  # where there is the newer switch, the older one may not be read
+        place, name, exact = place.conv, "fp32_precision", "ieee"
+    before = getattr(place, name)
+    setattr(place, name, exact)
     try:
         yield
     finally:
-        scope.depth -= 1
-        if scope.depth == 0:
-            scope.root = None
-            scope.packs.clear()
+        setattr(place, name, before)
+
+
+@contextmanager
+def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
+    """Inside, weights do not change, so their norms are not looked at again."""
+    if scope.depth > 0:
+        scope.depth += 1
+        try:
+            yield
+        finally:
+            scope.depth -= 1
+        return
+    scope.root, scope.depth = root, 1
+    try:
+        with all_digits():
+            yield
+    finally:
+        scope.root, scope.depth = None, 0
+        scope.packs.clear()
 
 
 def under(root: nn.Module, kind: type[Kind]) -> list[Kind]:

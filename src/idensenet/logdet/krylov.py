@@ -124,9 +124,10 @@ class KrylovLogDet(LogDet):
 
     def _tail(self, lengths: Tensor, J: LinearMap, rest: Tensor) -> Tensor:
         """(I + J')^-1 rest, on average."""
+        longest = int(lengths.max()) if lengths.numel() else 0
         lengths = lengths.to(rest.device).expand(rest.shape[:2])
         total, power, sign = rest, rest, 1.0
-        for j in range(1, int(lengths.max()) + 1):
+        for j in range(1, longest + 1):
             power, sign = next_power(J, power), -sign
             chance = self.law.survival(torch.tensor(float(j), dtype=torch.float64)).item()
             total = total + _wide((lengths >= j).to(rest.dtype) * (sign / chance), rest) * power
