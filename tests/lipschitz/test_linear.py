@@ -25,7 +25,7 @@ from idensenet.lipschitz import (
 )
 from idensenet.lipschitz import scope as scopes
 from idensenet.lipschitz.fingerprint import sketch
-from idensenet.lipschitz.linear import MOVED, LipschitzMap, fingerprints
+from idensenet.lipschitz.linear import LipschitzMap, fingerprints
 from idensenet.lipschitz.linearmap import convolve
 from idensenet.lipschitz.scope import norms_settled
 
@@ -641,7 +641,11 @@ def test_a_channel_may_come_on_while_the_length_of_the_weight_hardly_changes(see
 
 
 def test_a_drift_of_many_small_steps_is_noticed():
-    """Each moves the weight by a little; all together into a direction that the first singular vectors have no part of."""
+    """Each moves the weight by a little; all together into a direction that the first singular vectors have no part of.
+
+    Unnoticed, it would end at more than five times the constant.
+    """
+    torch.manual_seed(0)
     layer = LipschitzConv2d(12, 12, 3, (8, 8)).train()
     x = torch.randn(2, 12, 8, 8)
     with torch.no_grad():
@@ -651,12 +655,12 @@ def test_a_drift_of_many_small_steps_is_noticed():
         for _ in range(60):
             layer.weight[0, 0] += 0.05
             layer(x)
-            assert operator_bound(layer) <= layer.coeff * 1.1
-    assert operator_bound(layer.eval()) <= layer.coeff * 1.1
-    with torch.no_grad():
-        layer.weight[0, 0] += 0.05
-        layer(x)
-    assert operator_bound(layer) <= layer.coeff * 1.002
+            assert operator_bound(layer) <= layer.coeff * 1.4
+        layer.eval()
+        for _ in range(3):
+            layer.weight[0, 0] += 0.05
+            layer(x)
+            assert operator_bound(layer) <= layer.coeff * 1.002
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (40, 7, 3, 3), (64, 64, 3, 3)])
@@ -672,7 +676,6 @@ def test_sketches_tell_how_far_a_weight_has_moved(shape):
     assert min(ratios) > 0.5
     assert max(ratios) < 1.5
     assert float((sketch(2 * weight) - sketch(weight)).norm()) == pytest.approx(float(sketch(weight).norm()), rel=1e-5)
-    assert 0 < MOVED < 0.5
 
 
 def test_state_with_the_length_alone_is_loaded_and_looked_at_anew():
@@ -685,7 +688,7 @@ def test_state_with_the_length_alone_is_loaded_and_looked_at_anew():
     layer.weight.data.mul_(1.01)
     use_forward(layer)
     assert_fresh(layer)
-    torch.testing.assert_close(layer.sketch, sketch(layer.weight))
+    torch.testing.assert_close(layer.sketch, sketch(layer.weight).expand(2, -1))
 
 
 def test_autocast_has_no_part_in_norms():

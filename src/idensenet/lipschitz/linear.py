@@ -25,7 +25,7 @@ from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, 
 from idensenet.lipschitz.scope import all_digits, norms_settled, scope, under
 
 AT_ONCE = 1 << 23  # bytes of singular vectors, in the computation of norms
-MOVED = 0.1  # of its length: a kernel that has moved further has its singular vectors looked for anew
+JUMP, DRIFT = 0.1, 0.2  # of its length: a kernel that has moved so far, at once or in all, is looked at anew
 
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
@@ -185,7 +185,7 @@ class LipschitzLinear(LipschitzMap):
 class LipschitzConv2d(LipschitzMap):
     """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction."""
 
-    sketch: Tensor  # of the weight for which the singular vectors were looked for everywhere
+    sketch: Tensor  # of the last weight, and of the one for which the singular vectors were looked for everywhere
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, size: tuple[int, int], coeff: float = 0.98, norm: float = 2.0
@@ -200,7 +200,7 @@ class LipschitzConv2d(LipschitzMap):
         )
         self._size = size
         self.tolerance = 1e-3
-        self.register_buffer("sketch", torch.zeros(SKETCH))
+        self.register_buffer("sketch", torch.zeros(2, SKETCH))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if state_dict.pop(prefix + "length", None) is not None:  # of an earlier version, which kept less
@@ -304,13 +304,15 @@ def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
 
 
 def _convolution_norms(maps: list[LipschitzConv2d], weights: list[Tensor], back: bool) -> tuple[Tensor, Tensor, Tensor]:
-    before, now = torch.stack([m.sketch for m in maps]), torch.stack([sketch(w) for w in weights])
+    (last, looked), now = torch.stack([m.sketch for m in maps], 1), torch.stack([sketch(w) for w in weights])
     # a part of the weight may have grown that v does not see: then, and where no further step follows, it is looked for
-    near = (now - before).norm(dim=1) < MOVED * before.norm(dim=1)
+    near = (now - last).norm(dim=1) < JUMP * last.norm(dim=1)
+    near &= (now - looked).norm(dim=1) < DRIFT * looked.norm(dim=1)
     near &= all(m.training for m in maps)
     known = torch.where(near, torch.stack([m.sigma for m in maps]), math.inf)
     left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
-    torch._foreach_copy_([m.sketch for m in maps], list(torch.where(near[:, None], before, now).unbind()))
+    sketches = torch.stack([now, torch.where(near[:, None], looked, now)], 1)
+    torch._foreach_copy_([m.sketch for m in maps], list(sketches.unbind()))
     return norms.convolution_norms(weights, right, maps[0].tolerance, known, 1000, left, back)
 
 
