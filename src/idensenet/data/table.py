@@ -49,6 +49,7 @@ def read_with_context(path: Path, columns: Sequence[str] | None, context: Sequen
     """The columns that are modelled, which are all the others by default, and those that are given."""
     if both := sorted(set(columns or ()) & set(context)):
         raise OptionError(f"Column {both[0]!r} is to be modelled and to be given; name it in one place only.")
+    _check_once(context)
     table = read_table(path, [*columns, *context] if columns is not None else None)
     for name in context:
         if name not in table.columns:
@@ -87,10 +88,17 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
     return table
 
 
+def _check_once(names: Sequence[str]) -> None:
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise OptionError(f"Column {name!r} is named twice; name it once.")
+
+
 def _choose(names: Sequence[str], columns: Sequence[str] | None, path: Path) -> list[int]:
     """The positions of the wanted columns."""
     if twice := sorted({n for n in names if list(names).count(n) > 1}):
         raise DataError(f"{path} has two columns named {twice[0]!r}; give each its own name.")
+    _check_once(columns or ())
     for name in columns or ():
         if name not in names:
             raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(names))}")

@@ -19,10 +19,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from idensenet.config import Config
+from idensenet.data.density import check_density
+from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.sklearn.fitting import Loss, Options, Rows, divided, fit, new_flow
-from idensenet.sklearn.table import Array, check_density
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
 FOLDED = 400  # rows below which a fifth of them says too little, and all are held out in turn

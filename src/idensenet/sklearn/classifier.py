@@ -14,12 +14,12 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 from typing_extensions import Self
 
+from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
 from idensenet.sklearn.base import AT_ONCE, FlowEstimator, and_options_of
 from idensenet.sklearn.fitting import Rows
-from idensenet.sklearn.table import Array
 
 
 class FlowClassifier(ClassifierMixin, FlowEstimator):  # type: ignore[misc]

@@ -10,8 +10,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from typing_extensions import Self
 
+from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
-from idensenet.sklearn.table import Array
 
 
 class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]

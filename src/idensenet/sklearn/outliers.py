@@ -10,9 +10,9 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import validate_data
 from typing_extensions import Self
 
+from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.sklearn.base import FlowEstimator, and_options_of
-from idensenet.sklearn.table import Array
 
 
 class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]

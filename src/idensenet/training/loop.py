@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from idensenet.config import Config
+from idensenet.data.density import check_density
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
 from idensenet.logdet.series import FEW
@@ -41,6 +42,8 @@ class Trainer:
         from lightning_fabric import Fabric
 
         t = config.train
+        if source.levels is None and source.stream is None:
+            check_density(source.train.x, source.columns or None)
         self.config, self.source, self.run = config, source, run
         self.fabric = Fabric(
             accelerator=t.accelerator,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from idensenet.data.store import Array
 from idensenet.errors import DataError
 
-Array = np.ndarray[Any, Any]
 SAME = 1e-10  # of the correlation: an eigenvalue below this is a direction in which nothing varies
 
 
@@ -20,6 +19,7 @@ def _named(columns: Array, names: Sequence[str] | None) -> str:
 
 def check_density(x: Array, names: Sequence[str] | None = None) -> None:
     """Refuse columns that are constant, copies of each other or determined by others: no density exists there."""
+    x = np.asarray(x, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         deviation, size = x.std(0), np.abs(x).max(0)
     if not np.isfinite(deviation).all():
