@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
-from idensenet.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
+from idensenet.bijections import Bijection
+from idensenet.errors import DataError, DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
+
+ROUNDING = 2**-10  # how far rounding may move a row inside a model, where deviations are about one
 
 
 def check_tensor(x: Tensor, shape: tuple[int, ...], device: torch.device, what: str) -> None:
@@ -33,3 +38,18 @@ def check_range(x: Tensor, levels: int, alpha: float) -> None:
     margin = levels * alpha / (1 - 2 * alpha)
     if low < -margin or high > levels + margin:
         raise OptionError(f"Dequantised pixels must lie in [0, {levels}], not in [{low:.4g}, {high:.4g}]; rescale them.")
+
+
+@torch.no_grad()
+def check_rounding(x: Tensor, before: Bijection, dtype: torch.dtype, what: str) -> None:
+    """Rows that are the same to a model when they are rounded to its number type, which comes before its first map."""
+    if x.dtype == dtype or dtype == torch.float64:
+        return
+    exact = copy.deepcopy(before).cpu().double()
+    right, found = (exact.encode(rows.cpu().double()).flatten(1) for rows in (x, x.to(dtype)))
+    off = (right - found).abs().amax(1) > ROUNDING * (1 + right.abs().amax(1))
+    if bool(off.any()):
+        raise DataError(
+            f"{int(off.sum())} of {len(x)} rows of {what} lose digits that matter in {str(dtype).removeprefix('torch.')}; "
+            "use a model in float64 (--train.precision 64-true, or dtype='float64'), or subtract an offset before training."
+        )

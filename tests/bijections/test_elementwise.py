@@ -38,6 +38,12 @@ def test_standardize_gives_mean_zero_and_deviation_one_and_only_shifts_what_is_c
     torch.testing.assert_close(y.std(0, unbiased=False), torch.tensor([1, 1, 0], dtype=torch.float64), atol=1e-12, rtol=0)
 
 
+def test_a_constant_whose_mean_is_rounded_is_still_a_constant():
+    data = torch.full((500, 1), 5.1)
+    assert float(data.std(0, unbiased=False)) > 0
+    assert Affine.standardize(data).scale.tolist() == [1]
+
+
 def test_normalize_is_per_channel():
     x = torch.rand(2, 2, 3, 3)
     y, log_det = Affine.normalize([0.5, 0.25], [0.5, 2.0])(x)

@@ -1,5 +1,7 @@
 """Tables that cannot be modelled, on the command line: one sentence before anything is trained or written."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -35,3 +37,27 @@ def test_a_copy_in_float32_is_one_too(tmp_path, capsys):
     np.save(tmp_path / "t.npy", np.column_stack([ROWS, 3 * ROWS[:, 0] - ROWS[:, 1]]).astype(np.float32))
     assert main(["train", "toy-idensenet", "--data.table", str(tmp_path / "t.npy"), "--output.dir", str(tmp_path / "run")]) == 2
     assert "Columns 'x0', 'x1', 'x2' determine each other" in capsys.readouterr().err
+
+
+TIMES = np.column_stack([1.7e9 + 20 + 10 * ROWS[:, 0], ROWS[:, 1]])
+ENTROPY = np.log(2 * np.pi * np.e) + np.log(10)
+
+
+@pytest.mark.parametrize("words", [[], ["--data.context", "[t]"]])
+def test_a_column_that_rounding_would_change_is_named(tmp_path, capsys, words):
+    assert train(tmp_path, TIMES, "t,a", *words) == 2
+    error = capsys.readouterr().err
+    assert "Column 't' (mean 1.7e+09, deviation 9" in error
+    assert "--train.precision 64-true" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_density_and_samples_are_right_in_float64(tmp_path):
+    assert train(tmp_path, TIMES, "t,a", "--train.precision", "64-true") == 0
+    run = str(tmp_path / "run")
+    assert main(["evaluate", run]) == 0
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["nats"] == pytest.approx(ENTROPY, abs=1)
+    assert main(["sample", run, "-n", "300", "--out", str(tmp_path / "s.csv")]) == 0
+    drawn = np.loadtxt(tmp_path / "s.csv", delimiter=",")[:, 0] - 1.7e9
+    assert drawn.std() == pytest.approx(10, rel=0.5)
+    assert len(np.unique(drawn)) == 300

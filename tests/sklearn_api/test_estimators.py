@@ -215,6 +215,21 @@ def test_columns_are_called_by_their_names():
         FlowDensity(**SHORT).fit(frame.assign(same=1.0))
 
 
+def test_a_column_that_rounding_to_float32_would_change_is_named():
+    X = np.random.default_rng(0).normal(size=(500, 2)) * [10, 1] + [1.7e9, 0]
+    entropy = math.log(2 * math.pi * math.e) + math.log(10)
+    assert FlowDensity(**SHORT).fit(X).score(X) == pytest.approx(-entropy, abs=0.15)
+    near = FlowDensity(**SHORT, dtype="float32").fit(X - [1.7e9, 0])
+    assert near.score(X - [1.7e9, 0]) == pytest.approx(-entropy, abs=0.15)
+    with pytest.raises(DataError, match=r"Column 0 \(mean 1.7e\+09, deviation .*\) loses digits that matter in float32"):
+        FlowDensity(**SHORT, dtype="float32").fit(X)
+    with pytest.raises(DataError, match="loses digits that matter in float32; compute in float64"):
+        FlowDensity(**SHORT, dtype="float32").fit(X[:, 1:], context=X[:, 0])
+    FlowDensity(**SHORT, dtype="float32").fit(X[:, 1:], context=np.full(500, 5.1))  # a constant has no digits to lose
+    with pytest.raises(DataError, match="loses digits that matter in float64; subtract an offset"):
+        FlowDensity(**SHORT).fit(X * [1e9, 1] + [1e23, 0])
+
+
 # Among other tools
 
 

@@ -6,7 +6,7 @@ import torch
 
 import idensenet as idn
 from idensenet.data.source import Split
-from idensenet.errors import OptionError
+from idensenet.errors import DataError, OptionError
 from idensenet.training.evaluation import calibration_error, first_rows, mean_and_error, score_rows, summary
 
 HYBRID = {"shape": (3, 8, 8), "blocks": (1, 1), "growth": 8, "head_width": 4, "fc_blocks": 0, "classes": 3}
@@ -55,3 +55,34 @@ def test_evaluation_in_training_mode_or_of_nothing_is_refused():
         score_rows(flow.train(), split, first_rows(split))
     with pytest.raises(OptionError, match="no sample"):
         score_rows(flow.eval(), split, first_rows(split, 0))
+
+
+@pytest.mark.parametrize("preprocess", ["standardize", "whiten"])
+def test_rows_that_rounding_to_the_type_of_the_model_would_change_are_refused(preprocess):
+    x = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for offset in (1e3, 1e9):
+        rows = x + torch.tensor([offset, 0])
+        flow = idn.build("toy-idensenet", blocks=(1,), preprocess=preprocess).double()
+        flow.standardize(rows)
+        flow.initialize(rows)
+        split = Split(rows.numpy())
+        right = score_rows(flow, split, first_rows(split))["log_prob"]
+        if offset == 1e3:
+            torch.testing.assert_close(
+                score_rows(flow.float(), split, first_rows(split))["log_prob"].double(), right, atol=0.01, rtol=0
+            )
+        else:
+            with pytest.raises(DataError, match="rows of x lose digits that matter in float32; use a model in float64"):
+                score_rows(flow.float(), split, first_rows(split))
+
+
+def test_contexts_that_rounding_would_change_are_refused():
+    generator = torch.Generator().manual_seed(0)
+    x, c = torch.randn(50, 2, generator=generator), 1e9 + torch.randn(50, 1, dtype=torch.float64, generator=generator)
+    flow = idn.build("toy-idensenet", blocks=(1,), preprocess="standardize", context=1).double()
+    flow.standardize(x.double(), c)
+    flow.initialize(x.double(), c)
+    split = Split(x.numpy(), context=c.numpy())
+    assert torch.isfinite(score_rows(flow, split, first_rows(split))["log_prob"]).all()
+    with pytest.raises(DataError, match="rows of the context lose digits"):
+        score_rows(flow.float(), split, first_rows(split))

@@ -69,7 +69,8 @@ class Affine(Bijection):
         """Take location and scale from data, per dimension; a constant dimension is only shifted."""
         std = data.std(0, unbiased=False)
         self.loc.copy_(data.mean(0))
-        self.scale.copy_(torch.where(std > 0, std, torch.ones_like(std)))
+        rounding = 8 * torch.finfo(data.dtype).eps * self.loc.abs()  # in the deviation of a constant
+        self.scale.copy_(torch.where(std > rounding, std, torch.ones_like(std)))
 
     def _log_det(self, x: Tensor) -> Tensor:
         try:

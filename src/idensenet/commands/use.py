@@ -21,7 +21,7 @@ from idensenet.errors import InputError, OptionError
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
-from idensenet.training.evaluation import first_rows, score_rows, summary
+from idensenet.training.evaluation import first_rows, score_rows, summary, taken
 from idensenet.training.run import RunFolder
 
 
@@ -132,7 +132,8 @@ def sample(arguments: list[str]) -> int:
         np.save(content := io.BytesIO(), drawn.numpy())
         write_atomically(out, content.getvalue())
     elif out.suffix == ".csv":
-        np.savetxt(content := io.BytesIO(), drawn.flatten(1).numpy(), delimiter=",", fmt="%.9g")
+        digits = "%.17g" if drawn.dtype == torch.float64 else "%.9g"
+        np.savetxt(content := io.BytesIO(), drawn.flatten(1).numpy(), delimiter=",", fmt=digits)
         write_atomically(out, content.getvalue())
     else:
         _picture_of_samples(flow, drawn, out)
@@ -186,8 +187,7 @@ def reconstruct(arguments: list[str]) -> int:
     out = writable(values.out, (".png",))
     flow, source = model_and_source(values.run, values.step, values.data)
     x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))
-    c = None if c is None else c.to(flow.dtype)
-    x = x if flow.levels else x.to(flow.dtype)
+    x, c = taken(flow, x, c)
     with torch.no_grad():
         before = flow.dequantize(x)
         after, _ = flow.inverse(flow(x, context=c)[0], context=c)

@@ -1,4 +1,4 @@
-"""What a table must be to have a density, said in one sentence where it has none."""
+"""What a table must be to have a density, and to keep its digits; said in one sentence where it is not that."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from idensenet.data.source import Source
 from idensenet.data.store import Array
 from idensenet.errors import DataError
 
 SAME = 1e-10  # of the correlation: an eigenvalue below this is a direction in which nothing varies
+DIGITS = 1024  # steps of the number type, at the size of a column, that its deviation must have
 
 
 def _named(columns: Array, names: Sequence[str] | None) -> str:
@@ -44,3 +46,30 @@ def check_density(x: Array, names: Sequence[str] | None = None) -> None:
             f"Columns {_named(tied, names)} determine each other (copies, or a linear combination), so that no density exists; "
             "drop one of them."
         )
+
+
+def check_digits(x: Array, dtype: str, names: Sequence[str] | None = None) -> None:
+    """Refuse columns that vary too little for their size (unix time, ids) to be rounded to a number type; constants may be."""
+    x, limits = np.asarray(x, np.float64), np.finfo(dtype)
+    mean, deviation = x.mean(0), x.std(0)
+    constant = deviation <= 8 * np.finfo(np.float64).eps * np.abs(mean)
+    least = np.maximum(DIGITS * float(limits.eps) * np.hypot(mean, deviation), float(limits.tiny))
+    lost = np.flatnonzero(~constant & (deviation < least))
+    if len(lost):
+        i = lost[0]
+        better = "" if dtype == "float64" else "compute in float64 (--train.precision 64-true, or dtype='float64'), or "
+        raise DataError(
+            f"Column {_named(lost[:1], names)} (mean {mean[i]:.6g}, deviation {deviation[i]:.3g}) loses digits that matter in "
+            f"{dtype}; {better}subtract an offset from it."
+        )
+
+
+def check_source(source: Source, dtype: str) -> None:
+    """Both, for a table that a model of a number type is to be trained on."""
+    if source.levels is not None or source.stream is not None:
+        return
+    x, context = source.train.x, source.train.context
+    check_density(x, source.columns or None)
+    check_digits(x, dtype, source.columns or None)
+    if context is not None:
+        check_digits(context, dtype, source.context or None)

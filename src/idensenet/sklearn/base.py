@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from typing_extensions import Self
 
+from idensenet.checks import check_rounding
 from idensenet.config import Config
-from idensenet.data.density import check_density
+from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
@@ -149,6 +150,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         copied = torch.from_numpy(np.array(values, order="C"))  # which may be read-only
         return copied.to(torch.device(self.device), getattr(torch, self.dtype))
 
+    def _check_rounding(self, x: Array, context: Array | None) -> None:
+        for values, before, what in ((x, self.flow_.preprocess, "X"), (context, self.flow_.context_scale, "context")):
+            if values is not None and before is not None:
+                check_rounding(torch.from_numpy(np.array(values)), before, getattr(torch, self.dtype), what)
+
     # Fitting
 
     def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None) -> Tensor:
@@ -157,8 +163,12 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit(self, x: Array, context: ArrayLike | None, y: Array | None = None, classes: int | None = None) -> Self:
         """Fit a flow to checked rows."""
         self._check_options()
-        check_density(x, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        check_density(x, names)
+        check_digits(x, self.dtype, names)
         given = self._context(context, len(x))
+        if given is not None:
+            check_digits(given, self.dtype)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         config = self._config(x.shape[1], 0 if given is None else given.shape[1], classes)
@@ -173,6 +183,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if not again:
             self.flow_ = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
             self.flow_.standardize(rows.x, rows.context)
+        self._check_rounding(x, given)
         splits = self._splits(rows, seed, again)
         steps = self.max_iter
         if self.early_stopping and not splits:
@@ -236,6 +247,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         x: Array = validate_data(self, X, dtype=np.float64, reset=False)
         given = self._context(context, len(x))
+        self._check_rounding(x, given)
         return self._tensor(x), None if given is None else self._tensor(given)
 
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idensenet.checks import check_rounding
 from idensenet.data.source import Split
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
@@ -39,6 +40,16 @@ def first_rows(split: Split, limit: int | None = None) -> np.ndarray[Any, Any]:
     return np.arange(len(split) if limit is None else min(limit, len(split)))
 
 
+def taken(flow: Flow, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows as a flow takes them, on its device and in its number type, which must not change them."""
+    if flow.levels is None:
+        check_rounding(x, flow.preprocess, flow.dtype, "x")
+        x = x.to(flow.dtype)
+    if context is not None and flow.context_scale is not None:
+        check_rounding(context, flow.context_scale, flow.dtype, "the context")
+    return x.to(flow.device), None if context is None else context.to(flow.device, flow.dtype)
+
+
 @torch.no_grad()
 def score_rows(
     flow: Flow, split: Split, rows: np.ndarray[Any, Any], batch: int = 100, report: Callable[[int], None] = lambda done: None
@@ -51,8 +62,7 @@ def score_rows(
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(rows), batch):
         x, y, c = split.batch(rows[start : start + batch])
-        c = None if c is None else c.to(flow.device, flow.dtype)
-        x = x.to(flow.device) if flow.levels else x.to(flow.device, flow.dtype)
+        x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
         if isinstance(flow, HybridFlow) and y is not None:
             found["probabilities"] = flow.classify(x, context=c).softmax(1)

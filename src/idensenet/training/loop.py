@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idensenet.checks import check_rounding
 from idensenet.config import Config
-from idensenet.data.density import check_density
+from idensenet.data.density import check_source
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
 from idensenet.logdet.series import FEW
@@ -42,8 +43,7 @@ class Trainer:
         from lightning_fabric import Fabric
 
         t = config.train
-        if source.levels is None and source.stream is None:
-            check_density(source.train.x, source.columns or None)
+        check_source(source, "float64" if t.precision == "64-true" else "float32")
         self.config, self.source, self.run = config, source, run
         self.fabric = Fabric(
             accelerator=t.accelerator,
@@ -87,9 +87,10 @@ class Trainer:
         )
         self.flow.eval()
         if self.config.model.preprocess in ("standardize", "whiten"):
-            rows, context = self.source.train.x, self.source.train.context
+            rows, context = torch.from_numpy(self.source.train.x[:]), self.source.train.context
             given = None if context is None else self.given(torch.from_numpy(context))
-            self.flow.standardize(torch.from_numpy(rows[:]).to(self.fabric.device, self.flow.dtype), given)
+            self.flow.standardize(self.prepare(rows), given)
+            check_rounding(rows, self.flow.preprocess, self.flow.dtype, "the table")
         x, _, c = first(0)
         self.flow.initialize(self.prepare(x), self.given(c))
         self.average = Average(self.flow, self.config.train.average)
