@@ -57,18 +57,30 @@ def test_value_and_log_determinant_come_from_one_pass_where_there_is_a_cache():
         y = t(x)
         t.log_abs_det_jacobian(x, y)
         assert len(calls) == passes
-    cached = BijectionTransform(block, (2,))
+    cached = BijectionTransform(block, (2,), cache_size=1)
     y = cached(x)
     assert cached.inv(y) is x  # nothing is solved
 
 
 def test_a_stale_cache_is_not_used_for_other_tensors():
-    t, x = BijectionTransform(flow().body, (2,)), torch.randn(5, 2).double()
+    t, x = BijectionTransform(flow().body, (2,), cache_size=1), torch.randn(5, 2).double()
     y = t(x)
     assert pickle.loads(pickle.dumps(t))._last is None
     other = x + 1
     z = BijectionTransform(t.bijection, (2,))(other)
     assert (t.log_abs_det_jacobian(other, z) - t.log_abs_det_jacobian(x, y)).abs().max() > 1e-3
+
+
+def test_the_density_follows_the_weights_and_one_batch_is_trained_on_again_and_again():
+    made, x = flow(), torch.randn(6, 2).double()
+    p = TransformedDistribution(standard(), BijectionTransform(made.body, made.shape).inv)
+    optimizer = torch.optim.Adam(made.parameters(), 1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = -p.log_prob(x).mean()
+        loss.backward()
+        torch.testing.assert_close(loss, -made.log_prob(x).mean(), rtol=0, atol=1e-9)
+        optimizer.step()
 
 
 def test_a_transformed_distribution_has_the_density_and_the_samples_of_the_flow():

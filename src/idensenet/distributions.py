@@ -25,7 +25,8 @@ def _real(dims: int) -> constraints.Constraint:
 class BijectionTransform(Transform):
     """x -> F(x) for a bijection of events of a shape, at a context if it takes one: [*batch, *event], any batch.
 
-    Value and log-determinant are computed together, and the last pair is kept where `cache_size` is 1, as by default.
+    With `cache_size=1` the last value and its log-determinant, which are computed together, are kept and returned for the same
+    tensors: half the work where weights stay as they are. Where they are trained leave it at 0, as in torch.
 
     >>> from torch.distributions import Independent, Normal, TransformedDistribution
     >>> import idensenet as idn
@@ -38,7 +39,7 @@ class BijectionTransform(Transform):
     bijective = True
 
     def __init__(
-        self, bijection: Bijection, event_shape: Sequence[int], context: Tensor | None = None, cache_size: int = 1
+        self, bijection: Bijection, event_shape: Sequence[int], context: Tensor | None = None, cache_size: int = 0
     ) -> None:
         super().__init__(cache_size=cache_size)
         self.bijection, self.event_shape, self.context = bijection, tuple(event_shape), context
