@@ -204,10 +204,12 @@ def test_few_rows_are_fitted_and_stay_proper(shape):
     assert np.isfinite(model.sample(3)).all()
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_columns_are_called_by_their_names():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows(), columns=["height", "weight"])
     model = FlowDensity(**SHORT).fit(frame)
+    FlowOutlierDetector(**SHORT).fit(frame)
     assert list(model.feature_names_in_) == ["height", "weight"]
     with pytest.raises(ValueError, match="feature names"):
         model.score_samples(frame.rename(columns={"height": "depth"}))
@@ -276,6 +278,24 @@ def test_a_conditional_density_finds_the_posterior_of_a_linear_gaussian_model():
         model.score_samples(x, context=new[:-1])
     with pytest.raises(OptionError, match="conditional"):
         model.score_samples(x)
+
+
+def test_the_columns_of_a_context_are_those_of_fit():
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    C = pandas.DataFrame(random.normal(size=(300, 2)) * [1, 50], columns=["p", "q"])
+    model = FlowDensity(**SHORT).fit(rows(), context=C)
+    for call in (model.score_samples, lambda X, context: model.sample(len(X), context=context)):
+        with pytest.raises(DataError, match="The columns of context are q, p, but were p, q in fit"):
+            call(rows(), context=C[["q", "p"]])
+    with pytest.warns(UserWarning, match="context has no names"):
+        plain = model.score_samples(rows(), context=C.to_numpy())
+    np.testing.assert_array_equal(plain, model.score_samples(rows(), context=C))
+    model.fit(rows(), context=C.to_numpy())
+    model.score_samples(rows(), context=C[["q", "p"]])  # nothing is known of their names
+    detector = FlowOutlierDetector(**SHORT).fit(rows(), context=C)
+    with pytest.raises(DataError, match="The columns of context"):
+        detector.predict(rows(), context=C[["q", "p"]])
 
 
 # Outliers and classes

@@ -22,7 +22,7 @@ from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
-from idensenet.errors import OptionError
+from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow
 from idensenet.sklearn.fitting import Loss, Options, Rows, divided, fit, new_flow
 
@@ -47,6 +47,12 @@ def and_options_of(parent: type) -> Callable[[Init], Init]:
     return decorate
 
 
+def _names(table: object) -> list[str] | None:
+    """Of the columns of a data frame."""
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. `flow_` is the fitted flow, a torch module with all that the rest of the package can do with it.
 
@@ -55,6 +61,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     flow_: Flow
+    context_names_in_: list[str] | None = None
 
     def __init__(
         self,
@@ -137,9 +144,17 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             logdet=estimated if self.log_det == "estimate" else {"method": "exact", "eval_method": "exact"},
         )
 
+    def _check_context_names(self, context: ArrayLike | None) -> None:
+        found, fitted = _names(context), self.context_names_in_
+        if found is not None and fitted is not None and found != fitted:
+            raise DataError(f"The columns of context are {', '.join(found)}, but were {', '.join(fitted)} in fit; give these.")
+
     def _context(self, context: ArrayLike | None, n: int) -> Array | None:
         if context is None:
             return None
+        if self.context_names_in_ is not None and _names(context) is None:
+            warnings.warn("context has no names of columns, but had them in fit; they are taken in that order.", stacklevel=4)
+        self._check_context_names(context)
         found: Array = check_array(context, dtype=np.float64, ensure_2d=False, input_name="context")
         found = found[:, None] if found.ndim == 1 else found
         if len(found) != n:
@@ -166,9 +181,10 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         check_density(x, names)
         check_digits(x, self.dtype, names)
+        self.context_names_in_ = _names(context)
         given = self._context(context, len(x))
         if given is not None:
-            check_digits(given, self.dtype)
+            check_digits(given, self.dtype, self.context_names_in_)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         config = self._config(x.shape[1], 0 if given is None else given.shape[1], classes)

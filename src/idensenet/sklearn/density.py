@@ -47,6 +47,7 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         random = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(torch.device(self.device)).manual_seed(int(random.randint(2**31 - 1)))
+        self._check_context_names(context)
         given = None if context is None else np.atleast_2d(np.asarray(context, np.float64))
         found = self.flow_.sample(n_samples, generator, context=None if given is None else self._tensor(given))
         return found.double().cpu().numpy()

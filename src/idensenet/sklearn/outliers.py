@@ -37,7 +37,7 @@ class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
             raise OptionError(f"contamination={self.contamination!r} must lie in (0, 0.5].")
         x: Array = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self._fit(x, context)
-        self.offset_ = float(np.quantile(self.score_samples(x, context), self.contamination))
+        self.offset_ = float(np.quantile(self.score_samples(X, context), self.contamination))
         return self
 
     def decision_function(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
