@@ -13,6 +13,8 @@ import idensenet as idn
 from idensenet.errors import CheckpointError, MissingDataError
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.page import write_report
+from idensenet.training.averaging import Average
+from idensenet.training.checkpoint import Progress
 from idensenet.training.run import RunFolder
 
 
@@ -84,6 +86,24 @@ def test_numbers_are_those_of_the_last_evaluation(runs, kind):
         assert "Classification" in page
     else:
         assert "accuracy" not in text_of(page)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("step", [30, 40])
+def test_the_page_of_a_checkpoint_has_the_numbers_of_its_step(tmp_path, step):
+    flow, source = toy_flow(), toy_source()
+    run = fake_run(tmp_path / "run", flow, source, "toy-idensenet-clipswish")
+    run.log({"kind": "train", "step": 60, "epoch": 77, "samples/s": 4321.0})
+    run.checkpoints.write(flow, Average(flow, 0.0), torch.optim.Adam(flow.parameters()), Progress(step))
+    page = write_report(run, source, step=step).read_text()
+    scores = {entry["step"]: entry["nats"] for entry in run.metrics() if entry["kind"] == "eval"}
+    assert has_number(page, scores[30], 4)
+    assert has_number(page, scores[30], 6)
+    assert not any(value in (scores[45], scores[60]) for value, _ in values_of(page))
+    text = text_of(page)
+    assert "1,234.5 samples per second" in text
+    assert "77 epochs" not in text
+    assert ("nats, held out at step 30" in text) == (step == 40)
 
 
 def test_toy_page_has_the_entropy_and_the_gap(runs):

@@ -58,7 +58,8 @@ def headline(story: Story, certificate: Certificate | str) -> str:
         name, unit = ("bits_per_dim", "bits per dimension") if "bits_per_dim" in last else ("nats", "nats")
         error = last.get(f"{name}_error", math.nan)
         spread = f"standard error {number(error)}" if math.isfinite(error) else "no standard error from one sample"
-        tiles.append(tile(number(last[name]), f"{unit}, held out<br>{spread}", "main"))
+        when = "" if last["step"] == story.step else f" at step {last['step']:,}"
+        tiles.append(tile(number(last[name]), f"{unit}, held out{when}<br>{spread}", "main"))
         if story.entropy is not None:
             gap = last["nats"] - story.entropy
             tiles.append(tile(number(story.entropy), f"nats, entropy of the data<br>gap {number(gap)}"))

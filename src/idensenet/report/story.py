@@ -24,7 +24,7 @@ class Story:
     config: Config
     recipe_name: str | None
     command: str
-    entries: list[dict[str, Any]]
+    entries: list[dict[str, Any]]  # metrics, until the step of the checkpoint
     flow: Flow
     step: int  # of the checkpoint that the model is from
     source: Source | None
@@ -90,4 +90,5 @@ def tell(run: RunFolder, source: Source | None = None, step: int | str = "last")
     number = run.checkpoints.find(step)
     flow = load(run.path, step=number)
     source, missing = (source, "") if source is not None else _open(config, flow)
-    return Story(run, config, description.get("recipe"), description["command"], run.metrics(), flow, number, source, missing)
+    entries = [entry for entry in run.metrics() if entry["step"] <= number]
+    return Story(run, config, description.get("recipe"), description["command"], entries, flow, number, source, missing)
