@@ -131,6 +131,30 @@ def test_warm_start_goes_on_where_it_was():
         model.set_params(blocks=3).fit(rows())
 
 
+@pytest.mark.parametrize(("n", "folds"), [(450, None), (300, 1), (150, 3)])
+def test_a_warm_start_holds_out_what_it_held_out_before_and_learns(n, folds):
+    options = {"blocks": 2, "folds": folds, "learning_rate": 1e-2, "random_state": None}
+    model = FlowDensity(**options, max_iter=20, warm_start=True).fit(rows(n))
+    before, new = model.score(rows(2000, 1)), min(score for _, score in model.history_)
+    model = pickle.loads(pickle.dumps(model))
+    model.set_params(max_iter=100).fit(rows(n))
+    assert model.history_[0][1] == pytest.approx(new, abs=1e-9)
+    assert model.history_[-1][1] < new - 0.05
+    assert model.score(rows(2000, 1)) > before + 0.05
+
+
+def test_a_warm_start_on_other_rows_is_without_early_stopping():
+    model = FlowDensity(**SHORT, warm_start=True).fit(rows())
+    for other in (rows()[:-1], rows(seed=1)):
+        with pytest.raises(OptionError, match="are not the same; use early_stopping=False"):
+            model.fit(other)
+    with pytest.raises(OptionError, match="are not the same"):
+        model.set_params(folds=2).fit(rows())
+    assert model.set_params(folds=1, early_stopping=False).fit(rows(seed=1)).n_iter_ == 40
+    with pytest.raises(OptionError, match="are not the same"):  # it has now been trained on all rows
+        model.set_params(early_stopping=True).fit(rows(seed=1))
+
+
 def test_the_same_random_state_gives_the_same_fit_and_another_gives_another():
     fits = [FlowDensity(**{**SHORT, "random_state": seed}).fit(rows()).score(rows()) for seed in (0, 0, 1)]
     assert fits[0] == fits[1] != fits[2]

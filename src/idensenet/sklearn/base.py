@@ -58,10 +58,14 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it. Below 400
     rows, as by `folds=5`, all rows are held out in turn to find the number of steps, and the flow is then fitted to all.
+
+    With `warm_start`, `fit` goes on with the flow of the last one. Early stopping then needs the same rows again, and holds out
+    those that it held out before; to go on with other rows, which the flow may have seen, use `early_stopping=False`.
     """
 
     flow_: Flow
     context_names_in_: list[str] | None = None
+    _held_out_: tuple[object, int, list[Flow]] | None = None  # for a warm start: what was divided, the seed, the copies
 
     def __init__(
         self,
@@ -231,15 +235,29 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _splits(self, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
-        """Copies of the flow, with the rows they train on and those held out; with folds each starts from its own Gaussian."""
+        """Copies of the flow, with the rows they train on and those held out; with folds each starts from its own Gaussian.
+
+        A warm start goes on with the copies and the rows of the last fit: others may have been trained on.
+        """
         if not self.early_stopping or len(rows) < FEWEST:
+            self._held_out_ = None
             return []
         folds = self.folds or (5 if len(rows) < FOLDED else 1)
+        what = (rows.digest(), folds, self.validation_fraction)
+        copies: list[Flow] = []
+        if again:
+            if self._held_out_ is None or self._held_out_[0] != what:
+                raise OptionError(
+                    "warm_start holds out again what the last fit with warm_start and early stopping held out, but rows, folds "
+                    "or validation_fraction are not the same; use early_stopping=False to go on without."
+                )
+            _, seed, copies = self._held_out_
         parts = divided(rows, min(folds, len(rows)), self.validation_fraction, seed)
-        copies = [copy.deepcopy(self.flow_) for _ in parts]
-        if folds > 1 and not again:
-            for each, (train, _) in zip(copies, parts, strict=True):
-                each.standardize(train.x, train.context)
+        for train, _ in parts if not again else []:
+            copies.append(copy.deepcopy(self.flow_))
+            if folds > 1:
+                copies[-1].standardize(train.x, train.context)
+        self._held_out_ = (what, seed, copies) if self.warm_start else None
         return [(each, *part) for each, part in zip(copies, parts, strict=True)]
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,13 @@ class Rows:
 
     def take(self, index: Tensor) -> Rows:
         return Rows(*[None if part is None else part[index] for part in (self.x, self.context, self.y)])  # type: ignore[arg-type]
+
+    def digest(self) -> str:
+        """The same for the same rows alone."""
+        found = hashlib.sha256()
+        for part in (self.x, self.context, self.y):
+            found.update(b"" if part is None else f"{part.shape}".encode() + part.cpu().numpy().tobytes())
+        return found.hexdigest()
 
 
 Loss = Callable[[Flow, Rows, torch.Generator | None], Tensor]
@@ -153,7 +161,7 @@ def fit(
     """Train the flow on the rows for as many steps as (copy of it, training, held-out rows) gain from on held-out rows.
 
     With one split, the copy that was best is taken as it is. Without any, all steps are taken. Returns the held-out loss over
-    steps, from that of the flow as it came on.
+    steps, from that of the flow as it came on; the copies are left as they were where it was best.
     """
     if not splits:
         training = Training(flow, loss, rows, options)
@@ -172,19 +180,20 @@ def fit(
 
     every = min(max(10, -(-len(rows) // options.batch_size)), options.max_iter)
     history = [(0, score())]
-    alone = runs[0][0] if len(runs) == 1 else None  # whose best weights are the result
-    best_step, best, best_state = 0, history[0][1], alone.state() if alone else {}
+    best_step, best, states = 0, history[0][1], [run.state() for run, _ in runs]
     for step in range(every, options.max_iter + 1, every):
         for run, _ in runs:
             run.advance(every)
         history.append((step, score()))
         options.report(*history[-1])
         if history[-1][1] < best - options.tol:
-            best_step, best, best_state = step, history[-1][1], alone.state() if alone else {}
+            best_step, best, states = step, history[-1][1], [run.state() for run, _ in runs]
         if step - best_step >= options.patience * every:
             break
-    if alone:
-        flow.load_state_dict(best_state)
+    for (run, _), state in zip(runs, states, strict=True):
+        run.flow.load_state_dict(state)
+    if len(runs) == 1:
+        flow.load_state_dict(states[0])
     else:
         training = Training(flow, loss, rows, options)
         training.advance(best_step)
