@@ -100,6 +100,18 @@ def test_a_table_with_other_columns_is_refused(table, tmp_path, capsys):
     assert not (tmp_path / "s.csv").exists()
 
 
+def test_scores_are_not_written_over_a_table_that_is_read(table, tmp_path, capsys):
+    run, mine, _ = table
+    (tmp_path / "down").mkdir()
+    new, same = tmp_path / "scores.csv", tmp_path / "down" / ".." / "scores.csv"
+    new.write_bytes(mine.read_bytes())
+    for option, out in (("--data.table", new), ("--data.table", same), ("--against", same), ("--against", mine)):
+        assert main(["score", str(run), option, str(new), "--out", str(out)]) == 2
+        assert "would overwrite data that is read" in capsys.readouterr().err
+    assert new.read_bytes() == mine.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["down", "scores.csv"]
+
+
 def test_images_of_a_folder_are_scored_in_the_order_of_their_names(digits, tmp_path, monkeypatch):
     from PIL import Image
 
@@ -185,11 +197,17 @@ def test_a_run_is_not_overwritten(moons, capsys):
 
 
 def test_the_demo_ends_with_a_report_and_replaces_only_itself(moons, tmp_path, capsys):
-    for _ in range(2):
-        assert main(["demo", "--out", str(tmp_path / "demo"), "--steps", "12"]) == 0
+    mine = [tmp_path / "demo" / name for name in ("thesis.tex", "pictures/cat.png", "checkpoints/keep/all.txt", "events/a.ics")]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+    for steps in ("14", "12"):
+        assert main(["demo", "--out", str(tmp_path / "demo"), "--steps", steps]) == 0
         out = capsys.readouterr().out
         assert "certified L" in out
         assert (tmp_path / "demo" / "report.html").is_file()
+    assert all(file.read_text() == "mine" for file in mine)
+    assert RunFolder(tmp_path / "demo").checkpoints.steps() == [6, 12]
     assert main(["demo", "--out", str(moons), "--steps", "2"]) == 2
     assert (moons / "report.html").is_file()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import torch
 
 from idensenet.commands.parsing import Parser
@@ -19,7 +17,7 @@ COMMAND = "idensenet demo"
 
 def demo(arguments: list[str]) -> int:
     parser = Parser("demo", "Fit a flow to the checkerboard in under two minutes.", "idensenet demo --out demo")
-    parser.add_argument("--out", type=str, default="demo", help="folder of the run; an earlier demo in it is replaced")
+    parser.add_argument("--out", type=str, default="demo", help="folder of the run; replaces an earlier demo, no other files")
     parser.add_argument("--steps", type=int, default=2000, help="training steps")
     values = parser.read(arguments)
     run = RunFolder(values.out)
@@ -27,7 +25,7 @@ def demo(arguments: list[str]) -> int:
         if not str(run.description()["command"]).startswith(COMMAND):
             raise OptionError(f"{values.out} holds a run that is not a demo; choose another folder with --out.")
         with run.locked():
-            shutil.rmtree(run.path)
+            run.clear()
     config = recipe("toy-idensenet-clipswish").config.replace(
         coeff=0.99,
         lip=0.999,
@@ -58,5 +56,7 @@ def demo(arguments: list[str]) -> int:
         f"{nats:.3f} +- {error:.3f} nats on held-out points (no model scores below the entropy, {source.stream.entropy:.3f}); "
         f"round-trip error {round_trip:.1e}; certified L {flow.certify().L:.3f}"
     )
-    print(f"picture: {sorted(run.pictures.glob('*.png'))[-1]}\nreport:  {run.path / 'report.html'}")
+    for picture in sorted(run.pictures.glob("step-*.png"))[-1:]:
+        print(f"picture: {picture}")
+    print(f"report:  {run.path / 'report.html'}")
     return 0

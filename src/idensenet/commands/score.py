@@ -59,11 +59,13 @@ def score(arguments: list[str]) -> int:
     parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
-    out = writable(values.out, (".csv",))
     own_data = bool(values.data.table or values.data.folder or values.data.name)
     if not own_data and values.against is None:
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
     flow, trained_on = model_and_source(values.run, values.step, values.data if not own_data else None)
+    assert flow.config is not None
+    read = (values.data.table, values.against, values.background, flow.config.data.table)
+    out = writable(values.out, (".csv",), read)
     background = None if values.background is None else load(values.background)
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def sample(arguments: list[str]) -> int:
         help="of a conditional model: numbers as '[1, 2]', or a table with a row each",
     )
     values = parser.read(arguments)
-    out = writable(values.out, (".png", ".npy", ".csv"))
+    out = writable(values.out, (".png", ".npy", ".csv"), [values.context])
     flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     given = _given(flow, values.context, values.number)
@@ -167,8 +168,11 @@ def _picture_of_samples(flow: Flow, drawn: torch.Tensor, out: Path) -> None:
         save_image(image_grid(drawn, flow.levels, scale=magnification(flow.shape[1])), out)
 
 
-def writable(path: str, endings: tuple[str, ...]) -> Path:
+def writable(path: str, endings: tuple[str, ...], inputs: Iterable[str | None] = ()) -> Path:
+    """Where to write: a file of a known kind, in a folder that is there, and not over anything that is read."""
     out = Path(path)
+    if out.resolve() in [Path(each).resolve() for each in inputs if each]:
+        raise OptionError(f"--out {path} would overwrite data that is read; choose another name.")
     if out.suffix not in endings:
         raise OptionError(f"--out {path} must end in {' or '.join(endings)}.")
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):

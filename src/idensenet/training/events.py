@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idensenet.errors import OptionError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Events:
@@ -13,12 +17,19 @@ class Events:
 
     def __init__(self, folder: Path) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            import torch.utils.tensorboard  # noqa: F401
         except ImportError:
             raise OptionError(
                 "output.tensorboard needs TensorBoard; install it with pip install 'idensenet[tensorboard]'."
             ) from None
-        self.writer = SummaryWriter(str(folder))
+        self.folder = folder
+
+    @cached_property
+    def writer(self) -> SummaryWriter:
+        """Opened with the first entry: until then nothing is written to a folder that may not be ours."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.folder))
 
     def write(self, entry: dict[str, Any]) -> None:
         for name, value in entry.items():

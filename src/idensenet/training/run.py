@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -17,6 +18,13 @@ from idensenet.config import Config
 from idensenet.errors import CheckpointError, OptionError
 from idensenet.files import write_atomically
 from idensenet.training.checkpoint import Checkpoints
+
+# what a run, its evaluation and its report write; a folder may hold other things, even beside the pictures
+OWN = (
+    *("config.yaml", "metrics.jsonl", "best.json", "certificate.json", "evaluation.json", "report.html"),
+    *("checkpoints/step-*", "checkpoints/aside-*", "checkpoints/.part-*"),
+    *("pictures/step-*.png", "events/events.out.tfevents.*"),
+)
 
 
 class RunFolder:
@@ -49,6 +57,11 @@ class RunFolder:
         described = {"recipe": recipe, "command": command, "started": started, "versions": versions, "config": config.as_dict()}
         text = yaml.safe_dump(described, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)
+
+    def clear(self) -> None:
+        """Remove what the run has written, and nothing else."""
+        for own in [path for pattern in OWN for path in self.path.glob(pattern)]:
+            shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
 
     def change(self, config: Config, command: str) -> None:
         """Options given when a run is resumed hold from then on, also when it is resumed once more."""
