@@ -39,6 +39,17 @@ def test_the_others_are_modelled_and_these_are_given(run, capsys):
     assert "given x" in capsys.readouterr().out
 
 
+def test_another_table_needs_no_context_again(run, tmp_path):
+    rows = np.loadtxt(run.parent / "mine.csv", delimiter=",", skiprows=1)
+    np.savetxt(tmp_path / "other.csv", rows[:, [2, 1, 0]], delimiter=",", header="z,x,y", comments="")
+    found = []
+    for table in ([], ["--data.table", str(tmp_path / "other.csv")]):
+        assert main(["evaluate", str(run), *table]) == 0
+        found.append(json.loads((run / "evaluation.json").read_text())["nats"])
+        assert main(["reconstruct", str(run), *table, "--out", str(tmp_path / "r.png")]) == 0
+    assert found[0] == found[1]
+
+
 def test_samples_follow_the_context(run, tmp_path):
     for x in (0.0, 20.0):
         assert main(["sample", str(run), "-n", "500", "--context", f"[{x}]", "--out", str(tmp_path / "s.csv")]) == 0

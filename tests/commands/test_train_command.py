@@ -98,6 +98,8 @@ def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):
         (["train", "toy-idensenet", "--data.name", "moon"], "did you mean 'moons'"),
         (["train", "digits-idensenet", "--data.name", "moons"], "choose another recipe"),
         (["train", "--resume", "nowhere"], "holds no run"),
+        (["train", "--train.lr", "1", "toy-idensnet"], "did you mean 'toy-idensenet'"),
+        (["train", "--resume", "nowhere", "toy-idensenet"], "are both given"),
         (["trian"], "did you mean 'train'"),
         (["evaluate", "nowhere"], "holds no model"),
         (["sample", "nowhere", "--out", "picture.gif"], "must end in .png"),
@@ -131,6 +133,14 @@ def test_every_command_has_help_with_an_example(capsys):
             main([name, "--help"])
         assert stop.value.code == 0
         assert f"example: idensenet {name}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_recipe_counts_wherever_it_stands(tmp_path):
+    (tmp_path / "c.yaml").write_text("train: {max_steps: 7}\n")
+    words = ["--config", str(tmp_path / "c.yaml"), "--train.lr", "0.5"]
+    first, last = (parse(given)[0] for given in (["toy-resflow", *words], [*words, "toy-resflow"]))
+    assert first == last
+    assert (first.model.block, first.train.max_steps, first.train.lr) == ("residual", 7, 0.5)
 
 
 @pytest.mark.parametrize("words", [["--model.norm", "inf"], ["--model.norm=infinity"], ["--model.norm", ".inf"]])

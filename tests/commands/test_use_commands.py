@@ -9,6 +9,8 @@ import torch
 
 import idensenet as idn
 from idensenet.cli import main
+from idensenet.commands.train import by_name, parse
+from idensenet.config import DataConfig
 from idensenet.training.run import RunFolder
 
 FAST = ["--train.batch_size", "32", "--train.log_every", "5", "--train.eval_samples", "60", "--output.display", "plain"]
@@ -98,6 +100,24 @@ def test_a_table_with_other_columns_is_refused(table, tmp_path, capsys):
     assert "two.csv" in error
     assert "column" in error
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_another_table_is_read_by_the_names_of_the_columns(table, tmp_path, capsys):
+    run, mine, rows = table
+    np.savetxt(tmp_path / "other.csv", rows[:, [2, 1, 0, 0]], delimiter=",", header="c,b,a,z", comments="")
+    found = []
+    for file in (mine, tmp_path / "other.csv"):
+        assert main(["evaluate", str(run), "--data.table", str(file)]) == 0
+        found.append(json.loads((run / "evaluation.json").read_text())["nats"])
+        assert main(["reconstruct", str(run), "--data.table", str(file), "--out", str(tmp_path / "r.png")]) == 0
+    assert found[0] == found[1] < 10
+    assert main(["evaluate", str(run), "--data.table", str(tmp_path / "other.csv"), "--data.columns", "[z,b,c]"]) == 0
+    config, _ = parse(["--resume", str(run), "--data.table", str(tmp_path / "other.csv")])
+    assert config.data.columns == ("a", "b", "c")
+    assert main(["evaluate", str(run), "--data.table", str(tmp_path / "other.csv"), "--data.columns", "[z,b]"]) == 2
+    # a run that does not tell the names: those of its table
+    described = RunFolder(run).config().replace(data={"columns": []})
+    assert by_name(DataConfig(table=str(tmp_path / "other.csv")), described.data).columns == ("a", "b", "c")
 
 
 def test_scores_are_not_written_over_a_table_that_is_read(table, tmp_path, capsys):

@@ -52,11 +52,6 @@ def config_of(values: Any) -> Config:
     return Config(**{field.name: getattr(values, field.name) for field in dataclasses.fields(Config)})
 
 
-def leading_name(arguments: list[str]) -> str | None:
-    """The first word, if it is not an option."""
-    return arguments[0] if arguments and not arguments[0].startswith("-") else None
-
-
 def recipe_config(name: str) -> Config:
     if name not in recipes():
         raise UnknownNameError(f"There is no recipe {name!r}; {nearest(name, recipes())} 'idensenet recipes' lists them.")

@@ -6,13 +6,12 @@ import dataclasses
 import shlex
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from idensenet.commands.parsing import Parser, add_groups, config_of, leading_name, recipe_config
-from idensenet.config import Config
+from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config
+from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
@@ -38,11 +37,20 @@ def source_of(config: Config) -> Source:
     )
 
 
+def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
+    """Another table is read by the names of the columns that the model was trained on, unless others are given."""
+    if given.table is None or trained.table is None:
+        return given
+    columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
+    return dataclasses.replace(given, columns=columns, context=given.context or trained.context)
+
+
 def fitted(config: Config, source: Source) -> Config:
     """A recipe adapted to data of one's own: shape, levels, preprocessing, and a batch that is no larger than the data."""
     own = config.data.folder is not None or config.data.table is not None
-    m, t = config.model, config.train
+    d, m, t = config.data, config.model, config.train
     if own:
+        d = dataclasses.replace(d, columns=source.columns)  # by their names, whatever is used later
         t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
         if source.levels is None and m.preprocess == "none":
@@ -56,7 +64,7 @@ def fitted(config: Config, source: Source) -> Config:
             f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
             f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
         )
-    return dataclasses.replace(config, model=m, train=t)
+    return dataclasses.replace(config, data=d, model=m, train=t)
 
 
 def start(
@@ -144,17 +152,13 @@ def dry_run(config: Config, steps: int = 3) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[Config, Any]:
-    """The configuration that a command line asks for, and the other options."""
+def parse(arguments: list[str], recipe: str | None = None, resume: str | None = None) -> tuple[Config, Any]:
+    """The configuration that a command line asks for, and the other options.
+
+    The recipe or the run that the defaults are from may stand anywhere in it: once they are known, it is read again.
+    """
     arguments = [f"--train.{word[2:]}" if word.partition("=")[0] == "--devices" else word for word in arguments]
-    name = leading_name(arguments)
-    resumed = _resumed_path(arguments)
-    if resumed is not None:
-        config = RunFolder(resumed).config()
-    elif name is not None:
-        config = recipe_config(name)
-    else:
-        config = Config()
+    defaults = RunFolder(resume).config() if resume else recipe_config(recipe) if recipe else Config()
     parser = Parser("train", "Train a model of a recipe, or continue a run.", EXAMPLE)
     parser.add_argument(
         "recipe", type=str | None, nargs="?", default=None, help="name of a recipe; 'idensenet recipes' lists them"
@@ -168,11 +172,16 @@ def parse(arguments: list[str]) -> tuple[Config, Any]:
         "--stop-after", type=int | None, default=None, help="stop at this step of the run, with a checkpoint to go on from"
     )
     parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
-    add_groups(parser, config)
+    add_groups(parser, defaults)
     values: Any = parser.read(arguments)
-    if name is None and resumed is None and not values.config:
+    if values.recipe and values.resume:
+        raise OptionError(f"A recipe ({values.recipe}) and --resume {values.resume} are both given; leave one out.")
+    if (values.recipe, values.resume) != (recipe, resume):
+        return parse(arguments, values.recipe, values.resume)
+    if not (recipe or resume or values.config):
         raise OptionError("What to train is missing: give a recipe ('idensenet recipes' lists them), a --config or a --resume.")
-    return config_of(values), values
+    config = config_of(values)
+    return dataclasses.replace(config, data=by_name(config.data, defaults.data)), values
 
 
 def train(arguments: list[str]) -> int:
@@ -183,12 +192,3 @@ def train(arguments: list[str]) -> int:
     command = shlex.join(["idensenet", "train", *arguments])
     resume = RunFolder(values.resume) if values.resume else None
     return start(config, values.recipe, command, resume, values.step, values.stop_after)
-
-
-def _resumed_path(arguments: list[str]) -> Path | None:
-    for i, word in enumerate(arguments):
-        if word == "--resume" and i + 1 < len(arguments):
-            return Path(arguments[i + 1])
-        if word.startswith("--resume="):
-            return Path(word.split("=", 1)[1])
-    return None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from idensenet.commands.parsing import Parser, add_groups
-from idensenet.commands.train import source_of
+from idensenet.commands.train import by_name, source_of
 from idensenet.config import Config
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
@@ -32,7 +32,7 @@ def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, 
     assert flow.config is not None
     config = flow.config
     if overrides is not None and (overrides.folder or overrides.table or overrides.name):
-        config = Config(data=overrides)
+        config = Config(data=by_name(overrides, config.data))
     elif overrides is not None and overrides.root != Config().data.root:
         config = config.replace(data={"root": overrides.root})
     source = source_of(config)
