@@ -10,7 +10,10 @@ import time
 
 import pytest
 
+from idensenet.cli import main
 from idensenet.commands.train import parse
+from idensenet.training.loop import Trainer
+from idensenet.training.run import RunFolder
 
 TINY = [
     "toy-idensenet", "--data.name", "moons", "--model.blocks", "[1]", "--train.max_steps", "6", "--train.batch_size", "16",
@@ -27,6 +30,10 @@ def idensenet(*words, cwd, wait=True):
         return process
     out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def fails(*arguments):
+    raise RuntimeError
 
 
 def losses(run):
@@ -110,8 +117,6 @@ def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, words, says, capsys, monkeypatch):
-    from idensenet.cli import main
-
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     error = capsys.readouterr().err
@@ -123,7 +128,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, words, says, capsys
 
 
 def test_every_command_has_help_with_an_example(capsys):
-    from idensenet.cli import COMMANDS, main
+    from idensenet.cli import COMMANDS
 
     assert main(["--help"]) == 0
     usage = capsys.readouterr().out
@@ -133,6 +138,29 @@ def test_every_command_has_help_with_an_example(capsys):
             main([name, "--help"])
         assert stop.value.code == 0
         assert f"example: idensenet {name}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path, monkeypatch, resumed):
+    words = ["train", *TINY, "--output.report", "false", "--output.display", "quiet", "--output.dir"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", fails)
+        with pytest.raises(RuntimeError):
+            main([*words, str(tmp_path / "run")])
+    assert len(losses(tmp_path / "run")) == 3
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    assert main(["train", "--resume", str(tmp_path / "run")] if resumed else [*words, str(tmp_path / "run")]) == 0
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert RunFolder(tmp_path / "run").description()["recipe"] == "toy-idensenet"
+    assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
+
+
+def test_a_file_that_only_has_the_name_of_a_configuration_is_not_touched(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("train: {max_steps: 2}\n")
+    assert main(["train", *TINY, "--config", str(tmp_path / "config.yaml"), "--output.dir", str(tmp_path)]) == 2
+    assert "config.yaml" in capsys.readouterr().err
+    assert (tmp_path / "config.yaml").read_text() == "train: {max_steps: 2}\n"
 
 
 def test_a_recipe_counts_wherever_it_stands(tmp_path):

@@ -97,6 +97,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
     run = pool.train([fast()])["run"].run
     want = run.metrics()[-1]["nats"]
     shutil.rmtree(run.checkpoints.folder)
+    (run.path / "best.json").unlink()
     with run.locked(), pytest.raises(OptionError, match="in use"):
         pool.train([fast()])
     assert run.exists()

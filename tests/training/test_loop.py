@@ -7,9 +7,15 @@ from tiny import finite_source, image_source, losses, new_run, toy_config, toy_s
 from idensenet.bijections import Chain, whole
 from idensenet.errors import NonFiniteError, OptionError
 from idensenet.logdet import matrices
+from idensenet.report import pictures
+from idensenet.training import loop
 from idensenet.training.display import Quiet
 from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
+
+
+def fails(*arguments):
+    raise ArithmeticError("lost")
 
 
 @pytest.mark.parametrize("source", [toy_source, finite_source])
@@ -142,6 +148,33 @@ def test_being_asked_twice_stops_at_once(tmp_path):
     trainer.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
+
+
+def test_a_failing_evaluation_loses_nothing_that_was_learned(tmp_path, monkeypatch):
+    config = toy_config(max_steps=6, eval_every=3)
+    whole = new_run(tmp_path / "whole", config)
+    whole.train()
+    trainer = new_run(tmp_path / "run", config)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "score_rows", fails)
+        with pytest.raises(ArithmeticError, match="lost"):
+            trainer.train()
+    assert trainer.run.checkpoints.steps() == [3]
+    assert trainer.run.checkpoints.best() is None
+    rest = Trainer(config, toy_source(), trainer.run)
+    rest.resume(3)
+    assert rest.train() == 0
+    assert losses(rest) == losses(whole)
+    assert rest.run.checkpoints.best() == 6
+
+
+def test_a_picture_that_cannot_be_made_is_told_and_no_end(tmp_path, monkeypatch, capsys):
+    config = toy_config().replace(output={"display": "plain", "pictures": True})
+    monkeypatch.setattr(pictures, "run_picture", fails)
+    trainer = new_run(tmp_path / "run", config)
+    assert trainer.train() == 0
+    assert "step 6: no picture can be made: lost" in capsys.readouterr().out
+    assert trainer.run.checkpoints.steps() == [3, 6]
 
 
 class Notes(Quiet):

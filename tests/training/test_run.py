@@ -27,11 +27,13 @@ def test_options_given_on_resuming_are_kept_and_told(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path):
     RunFolder(tmp_path / "run").create(toy_config(), None, "")
+    (tmp_path / "run" / "best.json").write_text('{"step": 3}')  # even without the checkpoint
     with pytest.raises(OptionError, match="--resume"):
         RunFolder(tmp_path / "run").create(toy_config(), None, "")
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="is a file"):
-        RunFolder(tmp_path / "file").create(toy_config(), None, "")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(OptionError, match="is a file or lies in one"), RunFolder(path).locked():
+            pass
 
 
 def test_a_run_in_use_is_refused_and_free_again_after(tmp_path):
@@ -51,6 +53,15 @@ def test_metrics_survive_a_torn_last_line_and_forget_what_is_done_again(tmp_path
     assert [entry["step"] for entry in run.metrics()] == [1, 2, 3]
     run.forget_after(2)
     assert [entry["step"] for entry in run.metrics()] == [1, 2]
+
+
+@pytest.mark.parametrize("text", [b"", b"config: [", b"model: {depth: 2}", b"config:\ncommand: x", b"\xff"])
+def test_a_configuration_that_cannot_be_used_is_named(tmp_path, text):
+    (tmp_path / "config.yaml").write_bytes(text)
+    for use in (RunFolder(tmp_path).config, lambda: RunFolder(tmp_path).create(toy_config(), None, "")):
+        with pytest.raises(CheckpointError, match=r"config\.yaml is damaged or not of a run"):
+            use()
+    assert (tmp_path / "config.yaml").read_bytes() == text
 
 
 def test_what_is_no_run_is_named(tmp_path):

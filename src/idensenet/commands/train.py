@@ -91,7 +91,7 @@ def _after_failed_write(run: RunFolder, error: OSError) -> str:
     kept = (
         f"the checkpoint of step {steps[-1]} is whole: mend that, and continue with: idensenet train --resume {run.path}"
         if steps
-        else "nothing had been saved yet: mend that, and start again in another folder"
+        else "nothing had been saved yet: mend that, and start again"
     )
     return f"Reading or writing failed ({error.strerror or error}); {kept}"
 
@@ -99,7 +99,7 @@ def _after_failed_write(run: RunFolder, error: OSError) -> str:
 def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
     run = trainer.run
     if resume:
-        trainer.resume(run.checkpoints.find(step))
+        trainer.resume(0 if step == "last" and run.unsaved() else run.checkpoints.find(step))
         if trainer.rank == 0:
             run.change(trainer.config, command)
     else:

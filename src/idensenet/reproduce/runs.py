@@ -172,10 +172,6 @@ class Pool:
         if run.exists() and run.checkpoints.steps():
             words = ["--resume", str(path), "--data.root", self.data, "--output.display", "quiet"]
         else:
-            if run.exists():  # begun, but without a checkpoint: nothing that could be lost, unless somebody is at it
-                with run.locked():
-                    (path / "config.yaml").unlink()
-                    (path / "metrics.jsonl").unlink(missing_ok=True)
             words = [*wanted(plan, self.data, self.extra), "--output.dir", str(path)]
         return [*words, *(["--stop-after", str(self.stop_after)] if self.stop_after else [])]
 

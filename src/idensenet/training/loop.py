@@ -122,7 +122,10 @@ class Trainer:
             display.say(f"compiled in {time.monotonic() - began:.1f} s")
 
     def resume(self, step: int) -> None:
-        self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
+        if step:
+            self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
+        else:
+            self.start()
         self.fabric.barrier()
         if self.rank == 0:
             self.run.forget_after(step)
@@ -251,7 +254,7 @@ class Trainer:
             scores = score_rows(self.flow, self.source.test, rows[mine])
             found = summary(self.flow, {name: self.of_all_ranks(value)[: len(rows)] for name, value in scores.items()})
             if self.rank == 0 and self.config.output.pictures:
-                self.picture()
+                self.picture(display)
         score = float(found.get("bits_per_dim", found["nats"]))
         if self.config.train.objective == "classification":
             score = -float(found["accuracy"])
@@ -270,11 +273,23 @@ class Trainer:
         self.fabric.barrier()
         return score
 
-    def picture(self) -> None:
+    def picture(self, display: Display) -> None:
         from idensenet.report.pictures import run_picture
 
-        self.run.pictures.mkdir(exist_ok=True)
-        run_picture(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
+        try:
+            self.run.pictures.mkdir(exist_ok=True)
+            run_picture(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
+        except Exception as error:  # no reason to end a run
+            display.say(f"step {self.progress.step}: no picture can be made: {error}")
+
+    def score(self, display: Display) -> float:
+        """The held-out score; where that fails, what was learned so far is saved first, without waiting for anybody."""
+        try:
+            return self.evaluate(display)
+        except Exception:
+            if self.rank == 0:
+                self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress)
+            raise
 
     def save(self, score: float | None) -> None:
         if score is not None and (self.progress.best is None or score < self.progress.best):
@@ -306,7 +321,7 @@ class Trainer:
                         began, last = time.monotonic(), number
                     paused = time.monotonic()
                     self.account()
-                    score = self.evaluate(display) if number % s.eval_every == 0 or finished else None
+                    score = self.score(display) if number % s.eval_every == 0 or finished else None
                     if (asked or enough) and not finished:
                         self.save(score)
                         display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")

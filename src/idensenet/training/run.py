@@ -41,11 +41,16 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "config.yaml").is_file()
 
+    def unsaved(self) -> bool:
+        """Whether it ended before its first checkpoint, so that there is nothing that could be lost."""
+        return self.exists() and not self.checkpoints.steps() and self.checkpoints.best() is None
+
     def create(self, config: Config, recipe: str | None, command: str) -> None:
         import yaml
 
-        if self.path.exists() and not self.path.is_dir():
-            raise OptionError(f"{self.path} is a file; choose another folder with --output.dir.")
+        if self.unsaved():
+            self.description()  # of a run, and not a file of that name
+            self.clear()
         if self.exists():
             raise OptionError(
                 f"{self.path} already holds a run; continue it with 'idensenet train --resume {self.path}', "
@@ -80,7 +85,12 @@ class RunFolder:
 
         if not self.exists():
             raise CheckpointError(f"{self.path} holds no run (config.yaml is missing); 'idensenet train' makes one.")
-        values: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
+        try:
+            values = yaml.safe_load((self.path / "config.yaml").read_text())
+        except (yaml.YAMLError, ValueError):
+            values = None
+        if not isinstance(values, dict) or not isinstance(values.get("config"), dict) or "command" not in values:
+            raise CheckpointError(f"{self.path / 'config.yaml'} is damaged or not of a run; mend it, or choose another folder.")
         return values
 
     def config(self) -> Config:
@@ -111,7 +121,10 @@ class RunFolder:
         """Nobody else writes to the run inside. The system frees the lock of a process that died."""
         import fcntl
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise OptionError(f"{self.path} is a file or lies in one; choose another folder.") from None
         with (self.path / "lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
