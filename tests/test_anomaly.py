@@ -96,6 +96,25 @@ def test_two_sets_are_told_apart(digits, tmp_path, capsys):
     assert "telling digits:flipped from digits" in capsys.readouterr().out
 
 
+def test_a_hybrid_model_has_an_entropy_for_a_set_without_labels_too(tmp_path):
+    words = ["train", "digits-idensenet", "--model.blocks", "[1,1]", "--model.growth", "8", "--model.classes", "10"]
+    words += ["--model.factor_out", "false", "--model.head_width", "4", "--train.objective", "hybrid", "--train.max_steps", "2"]
+    words += [
+        "--train.eval_samples",
+        "20",
+        "--output.display",
+        "quiet",
+        "--output.pictures",
+        "false",
+        "--output.report",
+        "false",
+    ]
+    assert main([*words, "--output.dir", str(tmp_path / "run")]) == 0
+    out, words = tmp_path / "s.csv", ["--against", "digits:flipped", "--samples", "20", "--reference", "20"]
+    assert main(["score", str(tmp_path / "run"), *words, "--out", str(out)]) == 0
+    assert 0 <= json.loads(out.with_suffix(".json").read_text())["entropy"]["value"] <= 1
+
+
 def test_a_table_against_a_table(tmp_path, capsys):
     random = np.random.default_rng(0)
     for name, shift in (("mine", 0.0), ("other", 6.0)):

@@ -22,6 +22,9 @@ TINY = [
 ]  # fmt: skip
 
 
+TOY = ["train", "toy-idensenet", "--data.name", "moons", "--train.max_steps", "2"]
+
+
 def idensenet(*words, cwd, wait=True):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COVERAGE_PROCESS_START": ""}
     command = [sys.executable, "-m", "idensenet.cli", *map(str, words)]
@@ -107,6 +110,25 @@ def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):
         (["train", "--resume", "nowhere"], "holds no run"),
         (["train", "--train.lr", "1", "toy-idensnet"], "did you mean 'toy-idensenet'"),
         (["train", "--resume", "nowhere", "toy-idensenet"], "are both given"),
+        ([*TOY, "--train.accumulate", "0"], "train.accumulate=0 must be at least 1."),
+        ([*TOY, "--train.log_every", "0"], "train.log_every=0 must be at least 1."),
+        ([*TOY, "--train.eval_samples", "0"], "train.eval_samples=0 must be at least 1."),
+        ([*TOY, "--train.devices", "0"], "train.devices=0 must be at least 1."),
+        ([*TOY, "--train.seed", "-1"], "train.seed=-1 must be at least 0 and below 2^63."),
+        ([*TOY, "--train.lr", "-1"], "train.lr=-1.0 must be positive and finite."),
+        ([*TOY, "--train.lr", ".nan"], "train.lr=nan must be positive and finite."),
+        ([*TOY, "--train.betas", "[0.5,2.0]"], "train.betas=(0.5, 2.0) must be at least 0 and below 1."),
+        ([*TOY, "--train.warmup", "2"], "train.warmup=2.0 must be between 0 and 1."),
+        ([*TOY, "--train.accelerator", "abacus"], "cannot be used here"),
+        ([*TOY, "--data.flip", "true"], "are for images"),
+        ([*TOY, "--model.classes", "2", "--train.objective", "hybrid"], "needs labels, and moons has none"),
+        (["train", "digits-idensenet", "--model.classes", "5"], "model.classes=5 is too few: digits has 10 classes."),
+        (["evaluate", "moons", "--batch", "0"], "--batch=0 must be at least 1."),
+        (["evaluate", "moons", "--samples", "-1"], "--samples=-1 must be at least 1."),
+        (["sample", "moons", "-n", "0", "--out", "s.png"], "--number=0 must be at least 1."),
+        (["sample", "moons", "--seed", "99999999999999999999"], "must be at least 0 and below 2^63."),
+        (["reconstruct", "moons", "-n", "0"], "--number=0 must be at least 1."),
+        (["score", "moons", "--data.name", "moons", "--reference", "0"], "--reference=0 must be at least 1."),
         (["trian"], "did you mean 'train'"),
         (["evaluate", "nowhere"], "holds no model"),
         (["sample", "nowhere", "--out", "picture.gif"], "must end in .png"),
@@ -161,6 +183,13 @@ def test_a_file_that_only_has_the_name_of_a_configuration_is_not_touched(tmp_pat
     assert main(["train", *TINY, "--config", str(tmp_path / "config.yaml"), "--output.dir", str(tmp_path)]) == 2
     assert "config.yaml" in capsys.readouterr().err
     assert (tmp_path / "config.yaml").read_text() == "train: {max_steps: 2}\n"
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/run"):
+        assert main(["train", *TINY, "--output.dir", str(tmp_path / place)]) == 2
+        assert "is a file or lies in one" in capsys.readouterr().err
 
 
 def test_a_recipe_counts_wherever_it_stands(tmp_path):

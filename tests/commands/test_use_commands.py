@@ -211,6 +211,13 @@ def test_a_dry_run_tells_size_and_duration_and_writes_nothing(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_is_not_resumed_with_another_model(moons, capsys):
+    before = (moons / "config.yaml").read_text()
+    assert main(["train", "--resume", str(moons), "--model.depth", "2", "--train.max_steps", "12"]) == 2
+    assert "of another model; leave the options of the model" in capsys.readouterr().err
+    assert (moons / "config.yaml").read_text() == before
+
+
 def test_a_run_is_not_overwritten(moons, capsys):
     assert main(["train", "toy-idensenet", "--train.max_steps", "2", "--output.dir", str(moons)]) == 2
     assert "--resume" in capsys.readouterr().err

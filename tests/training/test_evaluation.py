@@ -45,6 +45,9 @@ def test_a_hybrid_is_scored_by_density_accuracy_and_calibration():
     found = summary(flow, scores)
     assert found["accuracy"] == pytest.approx(float((guess == y[:12]).double().mean()))
     assert 0 <= found["calibration_error"] <= 1
+    unlabelled = score_rows(flow, Split(x.numpy()), first_rows(split, 12))
+    torch.testing.assert_close(unlabelled["probabilities"], scores["probabilities"])
+    assert "accuracy" not in summary(flow, unlabelled)
     assert found["bits_per_dim"] == pytest.approx(-float(scores["log_prob"].mean()) / (192 * math.log(2)), rel=1e-5)
 
 

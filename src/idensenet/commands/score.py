@@ -25,6 +25,7 @@ from idensenet.errors import OptionError
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
+from idensenet.training.options import check
 
 FLIPPED = ":flipped"
 
@@ -59,6 +60,8 @@ def score(arguments: list[str]) -> int:
     parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
+    check("--reference", values.reference)
+    check("--samples", values.samples)
     own_data = bool(values.data.table or values.data.folder or values.data.name)
     if not own_data and values.against is None:
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")

@@ -16,6 +16,7 @@ from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
 from idensenet.training.loop import Trainer
+from idensenet.training.options import check_run
 from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
 
@@ -47,6 +48,7 @@ def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
 
 def fitted(config: Config, source: Source) -> Config:
     """A recipe adapted to data of one's own: shape, levels, preprocessing, and a batch that is no larger than the data."""
+    check_run(config, source)
     own = config.data.folder is not None or config.data.table is not None
     d, m, t = config.data, config.model, config.train
     if own:

@@ -23,6 +23,7 @@ from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, score_rows, summary, taken
+from idensenet.training.options import check
 from idensenet.training.run import RunFolder
 
 
@@ -61,6 +62,8 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument("--batch", type=int, default=100, help="samples at a time; changes no number")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
+    check("--batch", values.batch)
+    check("--samples", values.samples)
     flow, source = model_and_source(values.run, values.step, values.data)
     scores = with_progress("evaluating", flow, source.test, values.samples, values.batch)
     found = {"run": values.run, "step": values.step, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
@@ -124,6 +127,8 @@ def sample(arguments: list[str]) -> int:
         help="of a conditional model: numbers as '[1, 2]', or a table with a row each",
     )
     values = parser.read(arguments)
+    check("--number", values.number)
+    check("--seed", values.seed, "at least 0 and below 2^63")
     out = writable(values.out, (".png", ".npy", ".csv"), [values.context])
     flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
@@ -188,6 +193,7 @@ def reconstruct(arguments: list[str]) -> int:
     parser.add_argument("--out", type=str, default="round_trip.png", help="picture to write")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
+    check("--number", values.number)
     out = writable(values.out, (".png",))
     flow, source = model_and_source(values.run, values.step, values.data)
     x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))

@@ -184,8 +184,14 @@ class Checkpoints:
                 f"{missing[0]}; train a new run."
             )
         device = str(flow.device)
-        flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
-        averaged = load_file(folder / "average.safetensors", device=device)
-        average.weights = {name: averaged[name] for name in average.weights}
-        restore_optimizer(optimizer, load_file(folder / "optimizer.safetensors", device=device))
+        try:
+            flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
+            averaged = load_file(folder / "average.safetensors", device=device)
+            average.weights = {name: averaged[name] for name in average.weights}
+            restore_optimizer(optimizer, load_file(folder / "optimizer.safetensors", device=device))
+        except (RuntimeError, LookupError, ValueError) as error:  # the files are whole
+            raise CheckpointError(
+                f"The checkpoint of step {step} in {self.run} is of another model; leave the options of the model and the "
+                "columns of the data as they were."
+            ) from error
         return Progress(**json.loads((folder / "state.json").read_text()))

@@ -54,7 +54,7 @@ def taken(flow: Flow, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor
 def score_rows(
     flow: Flow, split: Split, rows: np.ndarray[Any, Any], batch: int = 100, report: Callable[[int], None] = lambda done: None
 ) -> dict[str, Tensor]:
-    """Per sample: the terms of the log-density, and for a hybrid the class probabilities and labels."""
+    """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any."""
     if flow.training:
         raise OptionError("Evaluation needs flow.eval(), so that it is a function of the data.")
     if len(rows) < 1:
@@ -64,9 +64,10 @@ def score_rows(
         x, y, c = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
-        if isinstance(flow, HybridFlow) and y is not None:
+        if isinstance(flow, HybridFlow):
             found["probabilities"] = flow.classify(x, context=c).softmax(1)
-            found["label"] = y.to(flow.device)
+            if y is not None:
+                found["label"] = y.to(flow.device)
         for name, value in found.items():
             parts.setdefault(name, []).append(value)
         report(min(start + batch, len(rows)))

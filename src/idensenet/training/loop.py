@@ -45,12 +45,15 @@ class Trainer:
         t = config.train
         check_source(source, "float64" if t.precision == "64-true" else "float32")
         self.config, self.source, self.run = config, source, run
-        self.fabric = Fabric(
-            accelerator=t.accelerator,
-            strategy="ddp" if t.devices > 1 else "auto",
-            devices=t.devices,
-            precision=t.precision,  # type: ignore[arg-type]
-        )
+        try:
+            self.fabric = Fabric(
+                accelerator=t.accelerator,
+                strategy="ddp" if t.devices > 1 else "auto",
+                devices=t.devices,
+                precision=t.precision,  # type: ignore[arg-type]
+            )
+        except (ValueError, RuntimeError) as error:
+            raise OptionError(f"train.accelerator, devices or precision cannot be used here: {error}") from error
         self.fabric.launch()
         self.rank, self.world = self.fabric.global_rank, self.fabric.world_size
         torch.manual_seed(t.seed)  # the same weights on every rank

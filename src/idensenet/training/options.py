@@ -1,0 +1,53 @@
+"""What the options of a run may be, told before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from idensenet.config import Config
+from idensenet.data.source import Source
+from idensenet.errors import OptionError
+
+FITS: dict[str, Callable[[Any], bool]] = {
+    "at least 1": lambda value: value >= 1,
+    "positive and finite": lambda value: 0 < value < math.inf,
+    "finite and not negative": lambda value: 0 <= value < math.inf,
+    "between 0 and 1": lambda value: 0 <= value <= 1,
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
+    "at least 0 and below 2^63": lambda value: 0 <= value < 1 << 63,
+}
+TRAIN = {
+    "at least 1": ("batch_size", "accumulate", "devices", "log_every", "eval_every", "eval_samples", "save_every"),
+    "positive and finite": ("epochs", "lr", "clip"),
+    "finite and not negative": ("weight_decay", "warmup_steps"),
+    "between 0 and 1": ("warmup", "average", "concatenation_from"),
+    "at least 0 and below 1": ("betas",),
+    "at least 0 and below 2^63": ("seed",),
+}
+LEAST_SIDE = 5  # of an image that is shifted with reflection
+
+
+def check(name: str, value: Any, words: str = "at least 1") -> None:
+    """A number, some of them or None: `words` say what each must be."""
+    if value is not None and not all(map(FITS[words], value if isinstance(value, tuple) else (value,))):
+        raise OptionError(f"{name}={value} must be {words}.")
+
+
+def check_run(config: Config, source: Source) -> None:
+    """Options of training in their ranges, and in keeping with the data."""
+    d, m, t = config.data, config.model, config.train
+    for words, names in TRAIN.items():
+        for name in names:
+            check(f"train.{name}", getattr(t, name), words)
+    if (d.flip or d.crop) and min(source.shape[1:], default=0) < LEAST_SIDE:
+        raise OptionError(
+            f"data.flip and data.crop are for images of at least {LEAST_SIDE} pixels a side, and {source.name} has samples of "
+            f"shape {source.shape}; leave them out."
+        )
+    if t.objective in ("classification", "hybrid") and source.train.y is None:
+        raise OptionError(f"train.objective={t.objective} needs labels, and {source.name} has none; use density.")
+    check("model.classes", m.classes)
+    if m.classes is not None and m.classes < (source.classes or 0):
+        raise OptionError(f"model.classes={m.classes} is too few: {source.name} has {source.classes} classes.")
