@@ -211,9 +211,10 @@ def test_a_dry_run_tells_size_and_duration_and_writes_nothing(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_not_resumed_with_another_model(moons, capsys):
+@pytest.mark.parametrize("option", [["--model.depth", "2"], ["--model.learnable_concatenation", "false"]])
+def test_a_run_is_not_resumed_with_another_model(moons, capsys, option):
     before = (moons / "config.yaml").read_text()
-    assert main(["train", "--resume", str(moons), "--model.depth", "2", "--train.max_steps", "12"]) == 2
+    assert main(["train", "--resume", str(moons), *option, "--train.max_steps", "12"]) == 2
     assert "of another model; leave the options of the model" in capsys.readouterr().err
     assert (moons / "config.yaml").read_text() == before
 

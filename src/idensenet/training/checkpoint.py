@@ -187,6 +187,8 @@ class Checkpoints:
         try:
             flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
             averaged = load_file(folder / "average.safetensors", device=device)
+            if set(averaged) != set(average.weights):
+                raise LookupError("other parameters")  # the optimiser counts them
             average.weights = {name: averaged[name] for name in average.weights}
             restore_optimizer(optimizer, load_file(folder / "optimizer.safetensors", device=device))
         except (RuntimeError, LookupError, ValueError) as error:  # the files are whole
