@@ -33,7 +33,7 @@ bins = np.geomspace(1, top - float(scores[2].min()), 40)
 for values, label in ((scores[1], "benign"), (scores[2], "malignant")):
     left.hist(top - values.numpy(), bins, alpha=0.6, label=label)
 left.axvline(top - detector.offset_, color="black", linestyle="--", label="threshold")
-left.set(xlabel="nats below the likeliest row", ylabel="held-out rows", xscale="log", title="how unlikely rows are")
+left.set(xlabel="nats below the likeliest row, plus one", ylabel="held-out rows", xscale="log", title="how unlikely rows are")
 left.legend()
 for name in ("log_density", "typicality"):
     area = auroc(found[0][name], found[1][name])

@@ -189,7 +189,7 @@ class TrainConfig:
     accelerator: str = "auto"
     """Auto, cpu, cuda or mps."""
     compile: str = "auto"
-    """Compile blocks with an exact log-determinant: on, off, or auto, which does it for runs long enough to repay it."""
+    """Compile blocks: on, off, or auto, which does it for runs long enough to repay it."""
     precision: str = "32-true"
     """32-true or 64-true."""
     log_every: int = 10
