@@ -244,7 +244,7 @@ def _densities(work: Work) -> Result:
         Table(
             f"Sum of the density over a grid of {CELLS} x {CELLS} cells in [-{WIDE}, {WIDE}]^2",
             names,
-            tuple((model.title, tuple(Cell(whole[model.title, name], None, 1.0) for name in names)) for model in SHOWN),
+            tuple((model.title, tuple(Cell(whole[model.title, name]) for name in names)) for model in SHOWN),
             3,
         ),
         Table(
