@@ -117,7 +117,7 @@ class Flow(nn.Module):
         """What sets the state of a model for good is looked at in training too."""
         self._check_data(x, False)
         if len(x) == 0:
-            raise ShapeError(f"A model learns nothing from an empty batch, {tuple(x.shape)}; give it data.")
+            raise ShapeError(f"A model learns nothing from an empty batch, {tuple(x.shape)}; call this with data.")
         for values, what in ((x, "x"), (context, "context")):
             if values is not None and values.is_floating_point():
                 self._check_float(values, what, look=True)
