@@ -663,6 +663,19 @@ def test_a_drift_of_many_small_steps_is_noticed():
             assert operator_bound(layer) <= layer.coeff * 1.002
 
 
+def test_another_number_type_takes_no_climb(monkeypatch):
+    layer = LipschitzConv2d(12, 12, 3, (8, 8)).eval()
+    layer.weight.data.mul_(4)
+    use_forward(layer)
+    monkeypatch.setattr(norms, "climb", None)
+    layer.double()
+    use_forward(layer)
+    assert operator_bound(layer) <= layer.coeff * 1.002
+    layer.weight.data[0, 0] += 1e-3
+    with pytest.raises(TypeError):
+        use_forward(layer)
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (40, 7, 3, 3), (64, 64, 3, 3)])
 def test_sketches_tell_how_far_a_weight_has_moved(shape):
     torch.manual_seed(0)

@@ -25,6 +25,7 @@ from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, 
 from idensenet.lipschitz.scope import all_digits, norms_settled, scope, under
 
 AT_ONCE = 1 << 23  # bytes of singular vectors, in the computation of norms
+ROUNDING = 1e-6  # of its length: as far as another number type moves a weight
 JUMP, DRIFT = 0.1, 0.2  # of its length: a kernel that has moved so far, at once or in all, is looked at anew
 
 
@@ -306,9 +307,9 @@ def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
 def _convolution_norms(maps: list[LipschitzConv2d], weights: list[Tensor], back: bool) -> tuple[Tensor, Tensor, Tensor]:
     (last, looked), now = torch.stack([m.sketch for m in maps], 1), torch.stack([sketch(w) for w in weights])
     # a part of the weight may have grown that v does not see: then, and where no further step follows, it is looked for
-    near = (now - last).norm(dim=1) < JUMP * last.norm(dim=1)
-    near &= (now - looked).norm(dim=1) < DRIFT * looked.norm(dim=1)
-    near &= all(m.training for m in maps)
+    jump, drift = (JUMP, DRIFT) if all(m.training for m in maps) else (ROUNDING, ROUNDING)
+    near = (now - last).norm(dim=1) < jump * last.norm(dim=1)
+    near &= (now - looked).norm(dim=1) < drift * looked.norm(dim=1)
     known = torch.where(near, torch.stack([m.sigma for m in maps]), math.inf)
     left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
     sketches = torch.stack([now, torch.where(near[:, None], looked, now)], 1)
