@@ -32,6 +32,17 @@ def check_float(x: Tensor, dtype: torch.dtype, what: str, look: bool) -> None:
         raise NonFiniteError(f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them.")
 
 
+def check_levels(x: Tensor, levels: int, look: bool) -> None:
+    """Integers from 0 to levels - 1, as far as one may look."""
+    if x.dtype != torch.uint8:
+        raise DtypeError(
+            f"x must hold integer levels 0 to {levels - 1} as torch.uint8, not {x.dtype}; "
+            "levels plus noise are taken with dequantized=True."
+        )
+    if look and levels < 256 and len(x) and int(x.max()) >= levels:
+        raise OptionError(f"x has the level {int(x.max())}, but this flow knows 0 to {levels - 1}; rescale the images.")
+
+
 def check_range(x: Tensor, levels: int, alpha: float) -> None:
     """A logit ends a little outside of its range; a flow's own samples may lie in that margin."""
     low, high = float(x.min()), float(x.max())

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split, Whiten
-from idensenet.checks import check_float, check_range, check_tensor
+from idensenet.checks import check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
-from idensenet.errors import DtypeError, OptionError, ShapeError
+from idensenet.errors import OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
 from idensenet.lipschitz import Certificate, fresh_norms
 from idensenet.lipschitz.dense import DenseLayer
@@ -103,15 +103,8 @@ class Flow(nn.Module):
             logits = [part for part in self.preprocess.modules() if isinstance(part, Logit)]
             if logits and len(x) and not self.training:
                 check_range(x.detach(), self.levels, logits[0].alpha)
-        elif x.dtype != torch.uint8:
-            raise DtypeError(
-                f"x must hold integer levels 0 to {self.levels - 1} as torch.uint8, not {x.dtype}; "
-                "levels plus noise are taken with dequantized=True."
-            )
-        elif self.levels < 256 and not self.training and len(x) and int(x.max()) >= self.levels:
-            raise OptionError(
-                f"x has the level {int(x.max())}, but this flow knows 0 to {self.levels - 1}; rescale the images."
-            )
+        else:
+            check_levels(x, self.levels, look=not self.training)
 
     def _check_start(self, x: Tensor, context: Tensor | None) -> None:
         """What sets the state of a model for good is looked at in training too."""

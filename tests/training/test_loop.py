@@ -156,7 +156,7 @@ def test_a_failing_evaluation_loses_nothing_that_was_learned(tmp_path, monkeypat
     whole.train()
     trainer = new_run(tmp_path / "run", config)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "score_rows", fails)
+        patch.setattr(loop, "held_out", fails)
         with pytest.raises(ArithmeticError, match="lost"):
             trainer.train()
     assert trainer.run.checkpoints.steps() == [3]

@@ -2,7 +2,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,6 +12,7 @@ from tiny import image_source
 
 from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, score_rows, summary
+from idensenet.training.ranks import Ranks
 from idensenet.training.run import RunFolder
 
 
@@ -38,3 +41,11 @@ def test_two_processes_on_images_keep_weights_and_norms_equal_and_draw_different
     assert said["samples"] == found["samples"] == 7
     for name in ("bits_per_dim", "bits_per_dim_error", "accuracy", "calibration_error"):
         assert said[name] == pytest.approx(found[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 12])
+def test_the_shares_of_all_processes_are_of_one_length_and_their_rows_come_in_order(n):
+    world = 3
+    shares = [Ranks(SimpleNamespace(global_rank=rank, world_size=world)).share(n) for rank in range(world)]
+    assert len({len(share) for share in shares}) == 1
+    assert np.concatenate(shares)[:n].tolist() == list(range(n))

@@ -44,9 +44,9 @@ def _table_step(dims: int, method: str) -> Callable[[], None]:
 
 def _curve(what: str, axis: str, work: dict[int, Callable[[], None]], repeats: int, size: Callable[[int], int]) -> Row:
     times = in_turns({str(n): each for n, each in work.items()}, repeats)
-    points = tuple((float(n), times[str(n)].median) for n in work)
-    slope = exponent([size(n) for n in work], [seconds for _, seconds in points])
-    last = exponent([size(n) for n in list(work)[-2:]], [seconds for _, seconds in points[-2:]])
+    points = tuple((float(size(n)), times[str(n)].median) for n in work)
+    slope = exponent(*zip(*points, strict=True))
+    last = exponent(*zip(*points[-2:], strict=True))
     shown = ", ".join(f"{n:.0f}: {seconds * 1e3:.3g} ms" for n, seconds in points) + f"; between the last two {last:.2f}"
     return Row(f"scaling: {what}", slope, 0.0, "exponent", notes=(shown,), axis=axis, points=points)
 
@@ -59,7 +59,7 @@ def scaling(repeats: int = 3, small: bool = False) -> Iterator[Row]:
     batch = 2 if small else 8
     yield _curve("time over blocks a scale", "blocks", {n: _image_step(batch, blocks=n) for n in blocks}, repeats, same)
     yield _curve("time over batch", "images", {n: _image_step(n) for n in batches}, repeats, same)
-    yield _curve("time over pixels", "side", {n: _image_step(batch, side=n) for n in sides}, repeats, lambda n: n * n)
+    yield _curve("time over pixels", "pixels", {n: _image_step(batch, side=n) for n in sides}, repeats, lambda n: n * n)
     for method in ("roulette", "exact"):
         work = {n: _table_step(n, method) for n in dims if method == "roulette" or n <= 32}
         yield _curve(f"time over dimensions of a table, {method}", "dimensions", work, repeats, same)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,13 +20,10 @@ from torch import Tensor, nn
 
 from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
-from idensenet.lipschitz.fingerprint import SKETCH, fingerprints, sketch
+from idensenet.lipschitz.fingerprint import SKETCH, fingerprints
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
-from idensenet.lipschitz.scope import all_digits, norms_settled, scope, under
-
-AT_ONCE = 1 << 23  # bytes of singular vectors, in the computation of norms
-ROUNDING = 1e-6  # of its length: as far as another number type moves a weight
-JUMP, DRIFT = 0.1, 0.2  # of its length: a kernel that has moved so far, at once or in all, is looked at anew
+from idensenet.lipschitz.scope import norms_settled, own_precision, scope, under
+from idensenet.lipschitz.update import at_once, fields, update_norms
 
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
@@ -106,7 +103,7 @@ class LipschitzMap(nn.Module, ABC):
     def norm_gradient(self) -> Tensor:
         """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
         if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
-            with _own_precision(self.weight.device), torch.enable_grad():
+            with own_precision(self.weight.device), torch.enable_grad():
                 if self.norm != 2:
                     weight = self.weight.detach().requires_grad_()
                     (self._gradient,) = torch.autograd.grad(norms.induced_norm(weight, self.norm, self.size), weight)
@@ -230,30 +227,12 @@ class LipschitzConv2d(LipschitzMap):
         return convolve(self.checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
-def fields(maps: Sequence[LipschitzMap], name: str) -> list[Tensor]:
-    """A parameter or buffer of each, past nn.Module.__getattr__, which would take longer than the rest for small layers."""
-    return [m.__dict__["_parameters" if name in ("weight", "bias") else "_buffers"][name] for m in maps]
-
-
-@contextmanager
-def _own_precision(device: torch.device) -> Iterator[None]:
-    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them."""
-    with ExitStack() as stack:
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(all_digits())
-        yield
-
-
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
     maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
     if not maps:
         return 0
-    with _own_precision(maps[0].weight.device):
+    with own_precision(maps[0].weight.device):
         weights = fields(maps, "weight")
         found = fingerprints(weights)
         known = torch.stack(fields(maps, "fingerprint"))
@@ -270,51 +249,10 @@ def refresh_norms(root: nn.Module) -> int:
         for members in groups.values():
             # a bit of the fingerprint is as good as a coin, and the same after a resume and on every rank
             back = bool(codes[members[0]] & 1)
-            together = _at_once(maps[members[0]])
+            together = at_once(maps[members[0]])
             for part in (members[i : i + together] for i in range(0, len(members), together)):
-                _update([maps[i] for i in part], found[part], back)
+                update_norms([maps[i] for i in part], found[part], back)
     return sum(map(len, groups.values()))
-
-
-def _at_once(layer: LipschitzMap) -> int:
-    """How many layers like this one have their norms computed together: that memory must not grow with the depth of a model."""
-    return max(1, AT_ONCE // max(1, (layer.left.numel() + layer.right.numel()) * layer.left.element_size()))
-
-
-def _update(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
-    first, weights = maps[0], fields(maps, "weight")
-    gradients: list[Tensor | None] = [None] * len(maps)
-    if first.norm != 2:
-        sigma = torch.stack([norms.induced_norm(w, first.norm, first.size) for w in weights])
-        left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
-    elif first.as_matrix:
-        weight = torch.stack(weights)
-        sigma, left, right = norms.matrix_norms(weight.flatten(2))
-        gradients = list((left[:, :, None] * right[:, None]).view_as(weight).unbind())
-    else:
-        sigma, left, right = _convolution_norms([m for m in maps if isinstance(m, LipschitzConv2d)], weights, back)
-    copies = ((sigma, "sigma"), (left, "left"), (right, "right"), (found, "fingerprint"))
-    for values, name in copies:
-        kept = fields(maps, name)
-        torch._foreach_copy_(kept, list(values.view(len(maps), *kept[0].shape).unbind()))
-    # the gradients here rather than at their first use, which may be inside a compiled function
-    for m, gradient in zip(maps, gradients, strict=True):
-        m.remember(gradient)
-        if gradient is None and m.weight.requires_grad:
-            m.norm_gradient()
-
-
-def _convolution_norms(maps: list[LipschitzConv2d], weights: list[Tensor], back: bool) -> tuple[Tensor, Tensor, Tensor]:
-    (last, looked), now = torch.stack([m.sketch for m in maps], 1), torch.stack([sketch(w) for w in weights])
-    # a part of the weight may have grown that v does not see: then, and where no further step follows, it is looked for
-    jump, drift = (JUMP, DRIFT) if all(m.training for m in maps) else (ROUNDING, ROUNDING)
-    near = (now - last).norm(dim=1) < jump * last.norm(dim=1)
-    near &= (now - looked).norm(dim=1) < drift * looked.norm(dim=1)
-    known = torch.where(near, torch.stack([m.sigma for m in maps]), math.inf)
-    left, right = torch.stack([m.left for m in maps]), torch.stack([m.right for m in maps])
-    sketches = torch.stack([now, torch.where(near[:, None], looked, now)], 1)
-    torch._foreach_copy_([m.sketch for m in maps], list(sketches.unbind()))
-    return norms.convolution_norms(weights, right, maps[0].tolerance, known, 1000, left, back)
 
 
 @contextmanager

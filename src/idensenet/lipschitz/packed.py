@@ -16,9 +16,10 @@ from torch import Tensor
 
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.dense import DenseLayer, concatenation_weights
-from idensenet.lipschitz.linear import fields, fresh_norms
+from idensenet.lipschitz.linear import fresh_norms
 from idensenet.lipschitz.networks import DenseBlock
 from idensenet.lipschitz.scope import scope, under
+from idensenet.lipschitz.update import fields
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 

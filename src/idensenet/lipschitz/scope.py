@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -49,6 +49,19 @@ def all_digits() -> Iterator[None]:
         yield
     finally:
         setattr(place, name, before)
+
+
+@contextmanager
+def own_precision(device: torch.device) -> Iterator[None]:
+    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them."""
+    with ExitStack() as stack:
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(all_digits())
+        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from idensenet.data.source import Split
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
+from idensenet.training.ranks import Ranks
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
@@ -91,3 +92,17 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
         result["accuracy"] = float(right.double().mean())
         result["calibration_error"] = calibration_error(confidence.double(), right)
     return result
+
+
+def held_out(flow: Flow, split: Split, limit: int | None, ranks: Ranks) -> dict[str, Any]:
+    """The summary of at most so many samples; every process scores its share, and all of them know the result."""
+    rows = first_rows(split, limit)
+    scores = score_rows(flow, split, rows[ranks.share(len(rows))])
+    return summary(flow, {name: ranks.rows(value)[: len(rows)] for name, value in scores.items()})
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """A summary in a sentence."""
+    name, unit = ("bits_per_dim", "bits/dim") if "bits_per_dim" in found else ("nats", "nats")
+    accuracy = f", accuracy {found['accuracy']:.4f}" if "accuracy" in found else ""
+    return f"held-out {found[name]:.4f} +- {found[f'{name}_error']:.4f} {unit}{accuracy} on {found['samples']} samples"

@@ -7,7 +7,6 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +23,11 @@ from idensenet.training.checkpoint import Progress
 from idensenet.training.clipping import clip
 from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
-from idensenet.training.evaluation import first_rows, score_rows, summary
+from idensenet.training.evaluation import held_out, in_words
 from idensenet.training.events import Events
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
+from idensenet.training.ranks import Ranks
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
 
@@ -55,7 +55,8 @@ class Trainer:
         except (ValueError, RuntimeError) as error:
             raise OptionError(f"train.accelerator, devices or precision cannot be used here: {error}") from error
         self.fabric.launch()
-        self.rank, self.world = self.fabric.global_rank, self.fabric.world_size
+        self.ranks = Ranks(self.fabric)
+        self.rank, self.world = self.ranks.rank, self.ranks.world
         torch.manual_seed(t.seed)  # the same weights on every rank
         dtype = torch.float64 if t.precision == "64-true" else torch.float32
         self.flow = build_config(config).to(self.fabric.device, dtype)
@@ -136,34 +137,6 @@ class Trainer:
 
     # One step
 
-    def across_ranks(self, value: Tensor) -> Tensor:
-        """The mean over all processes."""
-        if self.world == 1:
-            return value
-        mean = self.fabric.all_reduce(value, reduce_op="mean")
-        assert isinstance(mean, Tensor)
-        return mean
-
-    def of_all_ranks(self, value: Tensor) -> Tensor:
-        """The rows of all processes, one process after the other."""
-        if self.world == 1:
-            return value
-        rows = self.fabric.all_gather(value)
-        assert isinstance(rows, Tensor)
-        return rows.flatten(0, 1)
-
-    def gradient_norm(self, stop: StopRequest) -> tuple[Tensor, bool]:
-        """Average gradients over ranks and clip them; whether anybody was asked to stop."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        asked = bool(stop.signal)
-        if self.world > 1:
-            flat = torch.cat([g.flatten() for g in gradients] + [gradients[0].new_tensor([float(asked)])])
-            flat = self.across_ranks(flat)
-            for g, part in zip(gradients, torch.split(flat[:-1], [g.numel() for g in gradients]), strict=True):
-                g.copy_(part.view_as(g))
-            asked = bool(flat[-1] > 0)
-        return clip(self.parameters, self.config.train.clip), asked
-
     def step(self, number: int, stop: StopRequest) -> bool:
         """One optimiser step; true if somebody asked to stop."""
         t = self.config.train
@@ -185,7 +158,8 @@ class Trainer:
             self.fabric.backward(loss / t.accumulate)
             for name, value in shown.items():
                 self.recent.setdefault(name, []).append(value)
-        norm, asked = self.gradient_norm(stop)
+        asked = self.ranks.average_gradients(self.parameters, bool(stop.signal))
+        norm = clip(self.parameters, t.clip)
         # a gradient that is not finite skips the step, decided on the device
         found = (~torch.isfinite(norm)).float()
         self.optimizer.grad_scale, self.optimizer.found_inf = None, found  # type: ignore[attr-defined]
@@ -214,7 +188,7 @@ class Trainer:
         shown: dict[str, Any] = {}
         for name, values in self.recent.items():
             mean = torch.stack(values)[-1] if name == "gradient" else torch.stack(values).nanmean()
-            shown[name] = float(self.across_ranks(mean))
+            shown[name] = float(self.ranks.mean(mean))
         self.recent.clear()
         self.progress.skipped += int(self.bad)
         self.bad.zero_()
@@ -249,13 +223,7 @@ class Trainer:
         """Score the averaged model on held-out data; every rank takes its share, rank 0 tells and draws."""
         self.flow.eval()
         with self.average.swapped_in(self.flow):
-            rows = first_rows(self.source.test, self.config.train.eval_samples)
-            share = -(-len(rows) // self.world)
-            mine = np.arange(self.rank * share, (self.rank + 1) * share) % max(
-                1, len(rows)
-            )  # all of one length, to be gathered
-            scores = score_rows(self.flow, self.source.test, rows[mine])
-            found = summary(self.flow, {name: self.of_all_ranks(value)[: len(rows)] for name, value in scores.items()})
+            found = held_out(self.flow, self.source.test, self.config.train.eval_samples, self.ranks)
             if self.rank == 0 and self.config.output.pictures:
                 self.picture(display)
         score = float(found.get("bits_per_dim", found["nats"]))
@@ -263,16 +231,7 @@ class Trainer:
             score = -float(found["accuracy"])
         if self.rank == 0:
             self.record({"kind": "eval", "step": self.progress.step, **found, "seconds": round(self.progress.seconds, 3)})
-            accuracy = f", accuracy {found['accuracy']:.4f}" if "accuracy" in found else ""
-            unit = "bits/dim" if "bits_per_dim" in found else "nats"
-            value, error = (
-                (found["bits_per_dim"], found["bits_per_dim_error"])
-                if unit == "bits/dim"
-                else (found["nats"], found["nats_error"])
-            )
-            display.say(
-                f"step {self.progress.step}: held-out {value:.4f} +- {error:.4f} {unit}{accuracy} on {found['samples']} samples"
-            )
+            display.say(f"step {self.progress.step}: {in_words(found)}")
         self.fabric.barrier()
         return score
 
