@@ -199,7 +199,7 @@ class TrainConfig:
     eval_samples: int = 1000
     """Held-out samples in such an evaluation."""
     save_every: int | None = None
-    """Steps between two checkpoints; at every evaluation by default."""
+    """Steps between two checkpoints; by default at every evaluation and at least every 1000 steps."""
 
 
 @dataclass(frozen=True)

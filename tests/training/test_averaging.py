@@ -42,5 +42,9 @@ def test_no_averaging_evaluates_the_trained_weights():
     with torch.no_grad():
         next(iter(flow.parameters())).add_(1.0)
     now = flow.log_prob(torch.zeros(1, 2))
+    state = {k: v.clone() for k, v in flow.state_dict().items()}
     with average.swapped_in(flow):
         assert torch.equal(flow.log_prob(torch.zeros(1, 2)), now)
+        for buffer in flow.buffers():
+            buffer.zero_()
+    assert all(torch.equal(v, state[k]) for k, v in flow.state_dict().items())

@@ -8,7 +8,7 @@ from tiny import losses, new_run, toy_config, toy_source
 
 import idensenet as idn
 from idensenet.errors import CheckpointError
-from idensenet.training import checkpoint
+from idensenet.training import checkpoint, schedule
 from idensenet.training.loop import Trainer
 
 
@@ -50,6 +50,19 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
     trainer.save(None)
     assert trainer.run.checkpoints.steps() == [5, 9, 10]
     assert trainer.run.checkpoints.best() == 5
+
+
+def test_evaluated_steps_are_saved_also_between_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "MOST_LOST", 2)
+    trainer = new_run(tmp_path / "run", toy_config(max_steps=7, eval_every=3))
+    written = []
+    monkeypatch.setattr(trainer, "save", lambda score: written.append((trainer.progress.step, score is not None)))
+    trainer.train()
+    assert written == [(2, False), (3, True), (4, False), (6, True), (7, True)]
+
+
+def test_a_checkpoint_knows_how_long_the_run_is(trained):
+    assert trained.run.checkpoints.progress(3).steps == trained.run.checkpoints.progress(6).steps == 6
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "manifest"])

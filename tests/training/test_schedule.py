@@ -15,6 +15,13 @@ def test_a_shortened_run_scales_warm_up_and_switch_on():
     assert Schedule.of(TrainConfig(max_steps=60, warmup_steps=10), 781).warmup == 10
 
 
+def test_a_crash_loses_no_more_than_a_thousand_steps_unless_told_otherwise():
+    long = Schedule.of(TrainConfig(epochs=1000), 781)
+    assert (long.eval_every, long.save_every) == (78_100, 1000)
+    assert Schedule.of(TrainConfig(max_steps=4000), None).save_every == 400  # with the evaluations
+    assert Schedule.of(TrainConfig(epochs=1000, save_every=5000), 781).save_every == 5000
+
+
 def test_the_rate_rises_linearly_and_then_stays_or_falls_to_zero():
     constant = Schedule.of(TrainConfig(max_steps=100, warmup_steps=10, lr=0.5), None)
     assert [constant.rate(i) for i in (0, 4, 9, 10, 99)] == [0.05, 0.25, 0.5, 0.5, 0.5]

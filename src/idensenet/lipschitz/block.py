@@ -23,7 +23,7 @@ from idensenet.lipschitz.activations import Activation, Branches
 from idensenet.lipschitz.linearmap import LinearMap, flipped
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 def laid_out(rows: Tensor) -> Tensor:
@@ -70,7 +70,9 @@ def grow(rows: Tensor, moved: Tensor, bias: Tensor, activation: Activation, n: i
 
 
 def sloped(tangent: Tensor, slopes: Branches) -> Tensor:
-    """Tangents of one or several probes through the derivative of an activation."""
+    """Tangents of one or several probes through the derivative of an activation; of none, too."""
+    if len(tangent) == 0:
+        slopes = tuple(slope[:0] for slope in slopes)
     if len(tangent) != len(slopes[0]):
         return torch.cat([sloped(part, slopes) for part in torch.split(tangent, len(slopes[0]))])
     return slopes[0] * tangent if len(slopes) == 1 else torch.cat([slope * tangent for slope in slopes], 1)
@@ -78,6 +80,8 @@ def sloped(tangent: Tensor, slopes: Branches) -> Tensor:
 
 def slopes_back(rows: Tensor, slopes: Branches) -> Tensor:
     """The transposed product with the derivative of an activation."""
+    if len(rows) == 0:
+        slopes = tuple(slope[:0] for slope in slopes)
     if len(rows) != len(slopes[0]):
         return torch.cat([slopes_back(part, slopes) for part in torch.split(rows, len(slopes[0]))])
     if len(slopes) == 1:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ from idensenet.errors import NonFiniteError, OptionError, ShapeError
 from idensenet.lipschitz import norms
 from idensenet.lipschitz.fingerprint import SKETCH, fingerprints
 from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
-from idensenet.lipschitz.scope import norms_settled, own_precision, scope, under
-from idensenet.lipschitz.update import at_once, fields, update_norms
+from idensenet.lipschitz.scope import norms_settled, own_precision, scope, under, updates
+from idensenet.lipschitz.update import ROUNDING, at_once, fields, update_norms
 
 
 def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
@@ -103,7 +103,7 @@ class LipschitzMap(nn.Module, ABC):
     def norm_gradient(self) -> Tensor:
         """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
         if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
-            with own_precision(self.weight.device), torch.enable_grad():
+            with own_precision(self.weight), torch.enable_grad():
                 if self.norm != 2:
                     weight = self.weight.detach().requires_grad_()
                     (self._gradient,) = torch.autograd.grad(norms.induced_norm(weight, self.norm, self.size), weight)
@@ -227,21 +227,32 @@ class LipschitzConv2d(LipschitzMap):
         return convolve(self.checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
 
 
+def followed_only(maps: Sequence[LipschitzMap]) -> set[LipschitzMap]:
+    """Convolutions out of training whose singular vectors were last followed, in training, and not looked for."""
+    those = [m for m in maps if isinstance(m, LipschitzConv2d) and not m.training and m.norm == 2 and not m.as_matrix]
+    if not those:
+        return set()
+    last, looked = torch.stack(fields(those, "sketch"), 1)
+    moved = (last - looked).norm(dim=1) > ROUNDING * looked.norm(dim=1)
+    return {m for m, far in zip(those, moved.tolist(), strict=True) if far}
+
+
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
     maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
     if not maps:
         return 0
-    with own_precision(maps[0].weight.device):
+    with own_precision(maps[0].weight):
         weights = fields(maps, "weight")
         found = fingerprints(weights)
         known = torch.stack(fields(maps, "fingerprint"))
         groups = defaultdict(list)
         codes = found.tolist()
+        followed = followed_only(maps)
         for i, (now, before) in enumerate(zip(codes, known.tolist(), strict=True)):
             m = maps[i]
             m.forget_unless(now)
-            if now != before:
+            if now != before or m in followed:
                 groups[m.alike, weights[i].shape, weights[i].dtype].append(i)
         stale = [weights[i] for members in groups.values() for i in members]
         if stale and not bool(torch.isfinite(torch.stack([w.sum().float() for w in stale])).all()):
@@ -257,10 +268,17 @@ def refresh_norms(root: nn.Module) -> int:
 
 @contextmanager
 def fresh_norms(root: nn.Module) -> Iterator[None]:
-    """Norms under `root` are those of the weights, inside. Nested uses cost nothing."""
-    if scope.depth == 0:
+    """Norms under `root` are those of the weights, inside. Nested uses cost nothing, unless they are about another model."""
+    if scope.depth == 0 or not scope.covers(root):
         refresh_norms(root)
     with norms_settled(root):
+        yield
+
+
+@contextmanager
+def norms_as_of(count: int, root: nn.Module) -> Iterator[None]:
+    """The norms that a forward pass used, whose `updates.count` is given: they need no look if none was written since."""
+    with norms_settled() if updates.count == count else fresh_norms(root):
         yield
 
 

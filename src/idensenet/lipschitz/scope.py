@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -22,9 +22,24 @@ class Scope(threading.local):
 
     def __init__(self) -> None:
         self.packs: dict[Any, Any] = {}
+        self.parts: set[int] = set()  # of the model, named once somebody asks
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether the call that is under way is about this module; one about no model in particular is about all."""
+        if self.root is None or module is self.root:
+            return True
+        if not self.parts:
+            self.parts.update(map(id, self.root.modules()))
+        return id(module) in self.parts
 
 
-scope = Scope()
+class Updates:
+    """How often norms were written, of whatever model and by whatever thread."""
+
+    count = 0
+
+
+scope, updates = Scope(), Updates()
 
 
 @lru_cache(maxsize=1)
@@ -52,12 +67,21 @@ def all_digits() -> Iterator[None]:
 
 
 @contextmanager
-def own_precision(device: torch.device) -> Iterator[None]:
-    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them."""
+def without_autocast(device: torch.device) -> Iterator[None]:
+    """What follows needs all the digits of its tensors."""
+    if not torch.is_autocast_enabled(device.type):
+        yield
+        return
+    with torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def own_precision(weight: Tensor) -> Iterator[None]:
+    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them, unless the weight has."""
     with ExitStack() as stack:
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-        if torch.is_inference_mode_enabled():
+        stack.enter_context(without_autocast(weight.device))
+        if torch.is_inference_mode_enabled() and not weight.is_inference():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(all_digits())
@@ -81,6 +105,7 @@ def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
     finally:
         scope.root, scope.depth = None, 0
         scope.packs.clear()
+        scope.parts.clear()
 
 
 def under(root: nn.Module, kind: type[Kind]) -> list[Kind]:

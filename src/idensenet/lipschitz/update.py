@@ -11,6 +11,7 @@ from torch import Tensor
 
 from idensenet.lipschitz import norms
 from idensenet.lipschitz.fingerprint import sketch
+from idensenet.lipschitz.scope import updates
 
 if TYPE_CHECKING:
     from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzMap
@@ -32,6 +33,7 @@ def at_once(layer: LipschitzMap) -> int:
 
 def update_norms(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
     """New norms and singular vectors for maps that are alike; `found` are the fingerprints of their weights."""
+    updates.count += 1
     first, weights = maps[0], fields(maps, "weight")
     gradients: list[Tensor | None] = [None] * len(maps)
     if first.norm != 2:
@@ -50,7 +52,7 @@ def update_norms(maps: list[LipschitzMap], found: Tensor, back: bool) -> None:
     # the gradients here rather than at their first use, which may be inside a compiled function
     for m, gradient in zip(maps, gradients, strict=True):
         m.remember(gradient)
-        if gradient is None and m.weight.requires_grad:
+        if gradient is None and m.weight.requires_grad and not m.weight.is_inference():
             m.norm_gradient()
 
 

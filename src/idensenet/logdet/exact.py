@@ -12,6 +12,7 @@ from idensenet.draws import Draws
 from idensenet.errors import NonInvertibleError
 from idensenet.lipschitz.packed import Plan, closing_parts, value_and_core
 from idensenet.lipschitz.packed import value_and_jacobian as packed_value_and_jacobian
+from idensenet.lipschitz.scope import without_autocast
 from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
 from idensenet.logdet.matrices import Function, compiled, compiled_block, compiled_for, prepared, value_and_jacobian
 
@@ -39,7 +40,7 @@ def log_abs_det(matrix: Tensor, common: Tensor | None = None) -> Tensor:
     # The look at the sign makes the host wait, so on an accelerator it is left out where gradients are recorded, as in
     # compiled code: there a lost inverse shows as NaN, and certify() finds the block.
     if torch.compiler.is_compiling() or (matrix.device.type != "cpu" and torch.is_grad_enabled()):
-        value = torch.where(sign > 0, value, torch.nan)
+        value = value * torch.where(sign > 0, 1.0, torch.nan)  # of its gradient, too
     else:
         lost = (sign <= 0).nonzero().flatten().tolist()
         if lost:
@@ -100,6 +101,10 @@ class ExactLogDet(LogDet):
         self.compiled = compiled
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
+        with without_autocast(x.device):
+            return self._all_digits(g, x, recompute)
+
+    def _all_digits(self, g: Linearizable, x: Tensor, recompute: Recompute) -> tuple[Tensor, Estimate]:
         recorded = torch.is_grad_enabled()
         if self.compiled and recorded and not recompute:
             gx, value = compiled_log_det(x, g)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.lipschitz.conditional import Given
+from idensenet.lipschitz.linear import norms_as_of
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.scope import norms_settled
+from idensenet.lipschitz.scope import updates
 from idensenet.logdet.base import Linearizable, Recompute, push
 
 Series = Callable[[LinearMap, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -84,7 +85,7 @@ class _Recomputed(torch.autograd.Function):
         vector = probe.to(x.dtype)
         gx, product, J = push(g, x, vector, low)
         value, u = series(J, vector, product)
-        ctx.g, ctx.series, ctx.low = g, series if again else None, low
+        ctx.g, ctx.series, ctx.low, ctx.updates = g, series if again else None, low, updates.count
         ctx.probes = 0 if probe.is_floating_point() else len(probe)
         ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, None if again else u, *parameters)
         return gx, value
@@ -93,7 +94,7 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         _no_second_derivative()
         x, probe, u, *parameters = ctx.saved_tensors
-        with torch.enable_grad(), norms_settled():
+        with torch.enable_grad(), norms_as_of(ctx.updates, ctx.g.net if isinstance(ctx.g, Given) else ctx.g):
             x = x.detach().requires_grad_()
             vector = signs_of(probe, x.detach(), ctx.probes) if ctx.probes else probe
             gx, product, J = push(ctx.g, x, vector, ctx.low)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from idensenet.lipschitz.conditional import Given
+from idensenet.lipschitz.linear import norms_as_of
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.networks import Network
-from idensenet.lipschitz.scope import norms_settled
+from idensenet.lipschitz.scope import updates, without_autocast
 from idensenet.solve.anderson import Anderson
 from idensenet.solve.solver import PerSample, Solver, solve, spread
 
@@ -34,7 +35,7 @@ class _Transposed(PerSample):
 class _ImplicitInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Network | Given, solver: Solver, x: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.g, ctx.solver = g, solver
+        ctx.g, ctx.solver, ctx.updates = g, solver, updates.count
         ctx.save_for_backward(x, *parameters)
         return x.clone()
 
@@ -44,7 +45,7 @@ class _ImplicitInverse(torch.autograd.Function):
             raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
         x, *parameters = ctx.saved_tensors
         (grad,) = grads
-        with norms_settled():
+        with norms_as_of(ctx.updates, ctx.g.net if isinstance(ctx.g, Given) else ctx.g), without_autocast(x.device):
             _, J = ctx.g.linearize(x)
             scale = grad.flatten(1).norm(dim=1).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
             solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import OptionError
+from idensenet.lipschitz.scope import without_autocast
 from idensenet.solve.solution import Solution, Status
 
 Function = Callable[[Tensor], Tensor]
@@ -88,7 +89,11 @@ def default_tol(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
+    with without_autocast(y.device):
+        return _solve(g, y, solver)
 
+
+def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
     dims = math.prod(y.shape[1:])
     goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)

@@ -26,13 +26,10 @@ class Average:
 
     @contextmanager
     def swapped_in(self, flow: Flow) -> Iterator[None]:
-        """The flow has the averaged weights inside, and exactly its own state again after."""
-        if self.decay == 0:
-            yield
-            return
+        """The flow has the averaged weights inside, its own if there is no averaging, and exactly its own state again after."""
         kept = {name: value.detach().clone() for name, value in flow.state_dict().items()}
         with torch.no_grad():
-            for name, parameter in flow.named_parameters():
+            for name, parameter in flow.named_parameters() if self.decay else ():
                 parameter.copy_(self.weights[name])
         try:
             yield

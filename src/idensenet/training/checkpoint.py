@@ -5,7 +5,7 @@ RUN/checkpoints/step-00000100/
     average.safetensors    averaged parameters
     optimizer.safetensors  moments of Adam
     model/                 what idensenet.load reads: the averaged model, ready for use
-    state.json             step, best score, skipped steps
+    state.json             step, best score, skipped steps, length of the run
     manifest.json          SHA-256 of all of these
 """
 
@@ -18,7 +18,6 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,18 +41,12 @@ class Progress:
     best_step: int | None = None
     skipped: int = 0
     seconds: float = 0.0  # spent on training steps so far
+    steps: int | None = None  # of the whole run
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _slow_digest(file)
-
-
-def _slow_digest(file: Any) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -134,9 +127,12 @@ class Checkpoints:
             save_tensors(flow.state_dict(), part / "weights.safetensors")
             save_tensors(average.weights, part / "average.safetensors")
             save_tensors(optimizer_tensors(optimizer), part / "optimizer.safetensors")
+            training = flow.training
             with average.swapped_in(flow):
+                flow.eval()  # where norms are looked for, and not followed
                 refresh_norms(flow)
                 save(flow, part / "model")
+                flow.train(training)
             (part / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
             files = sorted(p for p in part.rglob("*") if p.is_file())
             manifest = {str(p.relative_to(part)): _digest(p) for p in files}
@@ -157,6 +153,10 @@ class Checkpoints:
             if step not in keep:
                 shutil.rmtree(self.path(step))
         return target
+
+    def progress(self, step: int) -> Progress:
+        """How far a run was at a checkpoint."""
+        return Progress(**json.loads((self.path(step) / "state.json").read_text()))
 
     def check(self, step: int) -> Path:
         """The folder of a checkpoint, after comparing every file with its hash."""
@@ -196,4 +196,4 @@ class Checkpoints:
                 f"The checkpoint of step {step} in {self.run} is of another model; leave the options of the model and the "
                 "columns of the data as they were."
             ) from error
-        return Progress(**json.loads((folder / "state.json").read_text()))
+        return self.progress(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -254,7 +255,7 @@ class Trainer:
             raise
 
     def save(self, score: float | None) -> None:
-        if score is not None and (self.progress.best is None or score < self.progress.best):
+        if score is not None and not math.isnan(score) and (self.progress.best is None or score < self.progress.best):
             self.progress.best, self.progress.best_step = score, self.progress.step
         if self.rank == 0:
             self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress)
@@ -265,6 +266,7 @@ class Trainer:
     def train(self, stop_after: int | None = None) -> int:
         """Until the end, or a step before it, or until asked to stop; returns the exit code."""
         s, kind = self.schedule, self.config.output.display if self.rank == 0 else "quiet"
+        self.progress.steps = s.steps
         display = make_display(kind, s.steps, self.progress.step)
         try:
             self.compile(display)
@@ -288,7 +290,8 @@ class Trainer:
                         self.save(score)
                         display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")
                         return stop.exit_code if asked else 0
-                    if number % s.save_every == 0 or finished:
+                    due = number % s.save_every == 0 or (score is not None and self.config.train.save_every is None)
+                    if due or finished:
                         self.save(score)
                     began += time.monotonic() - paused  # samples per second are those of training
                     self.since = time.monotonic()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from idensenet.config import TrainConfig
 from idensenet.errors import OptionError
 
+MOST_LOST = 1000  # steps between two checkpoints, unless told otherwise
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -40,7 +42,7 @@ class Schedule:
             warmup=config.warmup_steps if config.warmup_steps is not None else round(config.warmup * steps),
             concatenation_from=math.ceil(config.concatenation_from * steps),
             eval_every=eval_every,
-            save_every=config.save_every or eval_every,
+            save_every=config.save_every or min(eval_every, MOST_LOST),
             lr=config.lr,
             cosine=config.schedule == "cosine",
         )
