@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -58,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"idensenet: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read what we say has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - so that nothing is said at the end
+        return 141
     except (ArithmeticError, OSError) as error:
         print(f"idensenet: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Bijections in zuko's flows (`pip install 'idensenet[zuko]'`)."""
+"""Bijections in zuko's flows (`pip install zuko`)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from idensenet.cli import main
-from idensenet.commands.train import parse
+from idensenet.commands.parsing import recipe_in_file
+from idensenet.commands.train import parse, source_of
 from idensenet.training.loop import Trainer
 from idensenet.training.run import RunFolder
 
@@ -204,3 +205,96 @@ def test_a_recipe_counts_wherever_it_stands(tmp_path):
 def test_infinity_is_written_as_people_write_it(words):
     config, _ = parse(["toy-idensenet", *words])
     assert config.model.norm == math.inf
+
+
+# Files of options
+
+
+def test_a_file_of_options_may_name_its_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("recipe: toy-resflow\ndata: {name: moons}\ntrain: {max_steps: 7}\nmodel: {norm: .inf}\n")
+    for words in (["--config", str(file)], [f"--config={file}"]):
+        config, values = parse(recipe_in_file([*words, "--train.seed", "3"]))
+        assert values.recipe == "toy-resflow"
+        assert (config.model.block, config.model.width, config.model.coeff) == ("residual", 128, 0.9)
+        assert (config.data.name, config.train.max_steps, config.train.seed, config.model.norm) == ("moons", 7, 3, math.inf)
+    file.write_text("data: {name: moons}\n")
+    assert recipe_in_file(["--config", str(file)]) == ["--config", str(file)]
+
+
+def test_the_record_of_a_run_is_a_file_of_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "--train.lr", "0.002", "--output.dir", "first"]) == 0
+    assert main(["train", "--config", "first/config.yaml", "--output.dir", "second"]) == 0
+    first, second = (RunFolder(tmp_path / name) for name in ("first", "second"))
+    assert first.config().replace(output={"dir": "second"}) == second.config()
+    assert losses(first.path) == losses(second.path)
+    with pytest.raises(FileNotFoundError):  # nothing was written anywhere else
+        (tmp_path / "runs").stat()
+
+
+def test_printed_options_are_those_of_the_recipe(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "toy-resflow", "--train.seed", "5", "--print_config"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "width: 128" in text
+    assert "seed: 5" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--train.max_steps", "abc"], "--train.max_steps abc cannot be used: it must be a whole number. See"),
+        (["--train.lr", "fast"], "--train.lr fast cannot be used: it must be a number. See"),
+        (["--data.columns", "a"], "--data.columns a cannot be used: it must be a list such as '[a, b]'. See"),
+        (["--train.precision", "bf16-mixed"], "train.precision='bf16-mixed' is not known; use 32-true or 64-true."),
+        (["--train.compile", "foo"], "train.compile='foo' is not known; use on, off or auto."),
+        (["--output.display", "foo"], "output.display='foo' is not known"),
+        (["--stop-after", "0"], "--stop-after=0 must be at least 1."),
+        (["--data.table", "mine.csv"], "data comes from one place"),
+        (["--model.shape", "[3,32,32]"], "The model is for samples of shape (3, 32, 32)"),
+    ],
+)
+def test_bad_options_are_told_before_anything_is_written(words, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*TOY, *words]) == 2
+    assert text in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_images_without_room_for_their_jacobians_are_refused(tmp_path, capsys, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    for i in range(20):
+        Image.new("RGB", (32, 32), (10 * i, 0, 0)).save(tmp_path / "images" / f"{i}.png")
+    assert main(["train", "toy-idensenet", "--data.folder", "images", "--train.max_steps", "1"]) == 2
+    assert "logdet.eval_method=exact takes the whole Jacobian of every sample, 3.5 GB" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_cannot_stop_where_it_has_been(tmp_path, capsys):
+    assert main(["train", *TINY, "--output.dir", str(tmp_path / "run"), "--stop-after", "4"]) == 0
+    assert main(["train", "--resume", str(tmp_path / "run"), "--stop-after", "4"]) == 2
+    assert "--stop-after 4 must be later than step 4" in capsys.readouterr().err
+
+
+def test_a_score_that_is_no_number_is_not_the_best(tmp_path):
+    config, _ = parse([*TINY, "--output.dir", str(tmp_path / "run")])
+    run = RunFolder(tmp_path / "run")
+    trainer = Trainer(config, source_of(config), run)
+    run.create(config, None, "")
+    trainer.start()
+    for step, score in ((1, math.nan), (2, 3.0), (3, math.nan), (4, 2.0)):
+        trainer.progress.step = step
+        trainer.save(score)
+    assert (trainer.progress.best, trainer.progress.best_step) == (2.0, 4)
+
+
+def test_somebody_who_has_read_enough_ends_it_quietly(tmp_path):
+    process = idensenet("certify", "moons", cwd=tmp_path, wait=False)
+    process.stdout.close()
+    process.wait(timeout=240)
+    assert "Errno" not in process.stderr.read()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -13,6 +15,15 @@ from idensenet.config import Config, recipe, recipes
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+KINDS = {  # of values, in words
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": "a list such as '[a, b]'",
+    "str": "a word",
+}
 
 
 class Parser(ArgumentParser):
@@ -37,7 +48,33 @@ class Parser(ArgumentParser):
             option = text[text.lower().index(marker) + len(marker) :].split()[0].split("=")[0]
             known = [s for action in self._actions for s in action.option_strings if s.startswith("--")]
             return f"There is no option {option!r}; {nearest(option, known)} See '{self.prog} --help'."
+        if wrong := re.search(r'Parser key "([^"]+)": .*(?:Given|Got) value: (.*)', text):
+            kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", text)) if kind in KINDS]
+            if kinds:
+                text = f"--{wrong[1]} {wrong[2].rstrip('.')} cannot be used: it must be {' or '.join(kinds)}"
         return f"{text.rstrip('.')}. See '{self.prog} --help'."
+
+
+def recipe_in_file(arguments: list[str]) -> list[str]:
+    """A file of options may name a recipe, and may be the record of a run: the words that say the same on the command line."""
+    import yaml
+
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    if "--config" not in words[:-1]:
+        return words
+    place = words.index("--config") + 1
+    try:
+        values = yaml.safe_load(Path(words[place]).read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return words  # the parser knows what to say
+    if not isinstance(values, dict) or not {"recipe", "config"} & values.keys():
+        return words
+    named = values.pop("recipe", None)
+    if isinstance(values.get("config"), dict):  # config.yaml of a run has all of its options
+        named, values = None, {**values["config"], "output": {**values["config"].get("output", {}), "dir": None}}
+    rest = [*words[: place - 1], *words[place + 1 :]]
+    text = yaml.safe_dump(values, default_flow_style=True, width=math.inf)
+    return [*([str(named)] if named else []), "--config", text, *rest]
 
 
 def add_groups(parser: Parser, config: Config, groups: tuple[str, ...] | None = None) -> None:

@@ -15,13 +15,13 @@ from torch import Tensor
 from idensenet.anomaly import auroc, oddness
 from idensenet.commands.parsing import add_groups
 from idensenet.commands.train import source_of
-from idensenet.commands.use import model_and_source, model_parser, with_progress, writable
+from idensenet.commands.use import check_shape, model_and_source, model_parser, with_progress, writable
 from idensenet.config import Config, DataConfig
-from idensenet.data.catalog import open_source
+from idensenet.data.catalog import SETS, open_source
 from idensenet.data.shuffle import split_rows
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_with_context
-from idensenet.errors import OptionError
+from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
@@ -140,8 +140,7 @@ def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     if given.table is not None:
         return _table(Path(given.table), flow, given.columns or trained_on.columns, given.context or trained_on.context)
     source = source_of(Config(data=given))
-    if source.shape != flow.shape:
-        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
+    check_shape(flow, source)
     if given.folder is None:
         return Samples((source.test,))
     rows = np.concatenate(split_rows(len(source.train) + len(source.test), 0.1, given.split_seed))
@@ -168,9 +167,11 @@ def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
             raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")
         source = open_source(None, root=root, folder=path, size=flow.shape[1], channels=flow.shape[0])
         parts = [source.train, source.test]
-    else:
+    elif name in SETS:
         source = open_source(name, root=root)
         parts = [source.test]
+    else:
+        raise UnknownNameError(f"{name} is no file, no folder and no data set; {nearest(name, list(SETS))}")
     if flow.levels is None or source.levels is None:
         if source.shape != flow.shape or source.levels != flow.levels:
             raise OptionError(f"The model takes samples of shape {flow.shape}, but {name} has {source.shape}.")

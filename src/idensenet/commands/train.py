@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config
+from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
 from idensenet.training.loop import Trainer
-from idensenet.training.options import check_run
+from idensenet.training.options import check, check_exact, check_run
 from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
 
@@ -66,7 +66,9 @@ def fitted(config: Config, source: Source) -> Config:
             f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
             f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
         )
-    return dataclasses.replace(config, data=d, model=m, train=t)
+    fit = dataclasses.replace(config, data=d, model=m, train=t)
+    check_exact(fit)
+    return fit
 
 
 def start(
@@ -109,6 +111,8 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
             run.create(trainer.config, recipe, command)
         trainer.fabric.barrier()
         trainer.start()
+    if stop_after is not None and stop_after <= trainer.progress.step:
+        raise OptionError(f"--stop-after {stop_after} must be later than step {trainer.progress.step}, where the run stands.")
     if trainer.rank == 0 and trainer.config.output.display != "quiet":
         s = trainer.schedule
         print(
@@ -160,6 +164,8 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
     The recipe or the run that the defaults are from may stand anywhere in it: once they are known, it is read again.
     """
     arguments = [f"--train.{word[2:]}" if word.partition("=")[0] == "--devices" else word for word in arguments]
+    asked = [word for word in arguments if word.startswith("--print_config")]  # only once the recipe is known
+    plain = [word for word in arguments if word not in asked]
     defaults = RunFolder(resume).config() if resume else recipe_config(recipe) if recipe else Config()
     parser = Parser("train", "Train a model of a recipe, or continue a run.", EXAMPLE)
     parser.add_argument(
@@ -175,11 +181,13 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
     )
     parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
     add_groups(parser, defaults)
-    values: Any = parser.read(arguments)
+    values: Any = parser.read(plain)
     if values.recipe and values.resume:
         raise OptionError(f"A recipe ({values.recipe}) and --resume {values.resume} are both given; leave one out.")
     if (values.recipe, values.resume) != (recipe, resume):
         return parse(arguments, values.recipe, values.resume)
+    if asked:
+        parser.read(arguments)
     if not (recipe or resume or values.config):
         raise OptionError("What to train is missing: give a recipe ('idensenet recipes' lists them), a --config or a --resume.")
     config = config_of(values)
@@ -187,7 +195,11 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
 
 
 def train(arguments: list[str]) -> int:
-    config, values = parse(arguments)
+    config, values = parse(recipe_in_file(arguments))
+    typed = {word.partition("=")[0] for word in arguments}
+    if "--data.name" in typed and typed & {"--data.table", "--data.folder"}:
+        raise OptionError("Both --data.name and a table or folder of one's own are given; data comes from one place.")
+    check("--stop-after", values.stop_after)
     if values.dry_run:
         return dry_run(config)
     torch.set_float32_matmul_precision("highest")

@@ -37,9 +37,17 @@ def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, 
     elif overrides is not None and overrides.root != Config().data.root:
         config = config.replace(data={"root": overrides.root})
     source = source_of(config)
-    if source.shape != flow.shape:
-        raise OptionError(f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}.")
+    check_shape(flow, source)
     return flow, source
+
+
+def check_shape(flow: Flow, source: Source) -> None:
+    if source.shape == flow.shape:
+        return
+    text = f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}"
+    if source.name == "folder" and len(flow.shape) == 3:
+        text += f"; add --data.size {flow.shape[1]} --data.channels {flow.shape[0]}"
+    raise OptionError(f"{text}.")
 
 
 def _output_folder(run: str) -> Path:
@@ -47,9 +55,12 @@ def _output_folder(run: str) -> Path:
     return Path(run) if RunFolder(run).exists() else Path()
 
 
-def model_parser(command: str, description: str, example: str) -> Parser:
+MODEL = "folder of a run, or a model that comes with the package (moons, ...)"
+
+
+def model_parser(command: str, description: str, example: str, run: str = MODEL) -> Parser:
     parser = Parser(command, description, example)
-    parser.add_argument("run", type=str, help="folder of a run, or a model that comes with the package (moons, ...)")
+    parser.add_argument("run", type=str, help=run)
     parser.add_argument("--step", type=str, default="last", help="which checkpoint of the run: a number, last or best")
     return parser
 
@@ -220,7 +231,8 @@ def certify(arguments: list[str]) -> int:
 
 
 def report(arguments: list[str]) -> int:
-    values = model_parser("report", "Write the page of a run.", "idensenet report runs/moons").read(arguments)
+    parser = model_parser("report", "Write the page of a run.", "idensenet report runs/moons", "folder of a run")
+    values = parser.read(arguments)
     from idensenet.report.page import write_report
 
     run = RunFolder(values.run)

@@ -18,7 +18,8 @@ from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
 IMAGE_SETS = {"mnist": open_mnist, "cifar10": open_cifar10, "imagenet32": open_imagenet32}
-NAMES = (*TOY_SETS, "digits", *IMAGE_SETS, "folder", "table")
+SETS = (*TOY_SETS, "digits", *IMAGE_SETS)
+NAMES = (*SETS, "folder", "table")
 TOY_TRAIN, TOY_TEST = 10_000, 100_000
 TOY_TRAIN_SEED, TOY_TEST_SEED = 1, 2
 
@@ -69,7 +70,7 @@ def open_source(
         return open_digits()
     if name in IMAGE_SETS:
         return IMAGE_SETS[name](Path(root))
-    raise UnknownNameError(f"There is no data set {name!r}; {nearest(name, list(NAMES))}")
+    raise UnknownNameError(f"There is no data set {name!r}; {nearest(name, list(SETS))}")
 
 
 def open_toy(toy: ToySet) -> Source:

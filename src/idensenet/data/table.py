@@ -182,7 +182,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise OptionError(f"Reading {path} needs pyarrow; install it with `pip install 'idensenet[parquet]'`.") from error
+        raise OptionError(f"Reading {path} needs pyarrow; install it with 'pip install pyarrow'.") from error
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow

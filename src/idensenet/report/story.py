@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Story:
     def written(self) -> str:
         """When the checkpoint was written."""
         seconds = (self.run.checkpoints.path(self.step) / "manifest.json").stat().st_mtime
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d %B %Y, %H:%M UTC")
+        return datetime.fromtimestamp(seconds, UTC).strftime("%d %B %Y, %H:%M UTC")
 
 
 def _open(config: Config, flow: Flow) -> tuple[Source | None, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from typing_extensions import Self
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import validate_data
-from typing_extensions import Self
 
 from idensenet.data.store import Array
 from idensenet.errors import OptionError

@@ -19,9 +19,7 @@ class Events:
         try:
             import torch.utils.tensorboard  # noqa: F401
         except ImportError:
-            raise OptionError(
-                "output.tensorboard needs TensorBoard; install it with pip install 'idensenet[tensorboard]'."
-            ) from None
+            raise OptionError("output.tensorboard needs TensorBoard; install it with 'pip install tensorboard'.") from None
         self.folder = folder
 
     @cached_property

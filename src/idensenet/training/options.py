@@ -26,6 +26,11 @@ TRAIN = {
     "at least 0 and below 1": ("betas",),
     "at least 0 and below 2^63": ("seed",),
 }
+CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "train": {"precision": ("32-true", "64-true"), "compile": ("on", "off", "auto"), "schedule": ("constant", "cosine")},
+    "output": {"display": ("auto", "rich", "plain", "quiet")},
+}
+LARGEST = 2 << 30  # bytes of Jacobians in a batch
 LEAST_SIDE = 5  # of an image that is shifted with reflection
 
 
@@ -35,12 +40,28 @@ def check(name: str, value: Any, words: str = "at least 1") -> None:
         raise OptionError(f"{name}={value} must be {words}.")
 
 
+def check_exact(config: Config) -> None:
+    """Whether there is room for the whole Jacobians that an exact log-determinant takes."""
+    numbers = math.prod(config.model.shape)
+    for name, batch in (("method", config.train.batch_size), ("eval_method", 100)):
+        size = batch * numbers**2 * (8 if config.train.precision == "64-true" else 4)
+        if getattr(config.logdet, name) == "exact" and size > LARGEST:
+            raise OptionError(
+                f"logdet.{name}=exact takes the whole Jacobian of every sample, {size / 2**30:.1f} GB for {batch} samples of "
+                f"{numbers} numbers; use --logdet.method roulette --logdet.eval_method adaptive, or a recipe for images."
+            )
+
+
 def check_run(config: Config, source: Source) -> None:
     """Options of training in their ranges, and in keeping with the data."""
     d, m, t = config.data, config.model, config.train
     for words, names in TRAIN.items():
         for name in names:
             check(f"train.{name}", getattr(t, name), words)
+    for group, choices in CHOICES.items():
+        for name, known in choices.items():
+            if (value := getattr(getattr(config, group), name)) not in known:
+                raise OptionError(f"{group}.{name}={value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}.")
     if (d.flip or d.crop) and min(source.shape[1:], default=0) < LEAST_SIDE:
         raise OptionError(
             f"data.flip and data.crop are for images of at least {LEAST_SIDE} pixels a side, and {source.name} has samples of "
