@@ -16,10 +16,12 @@ from idensenet.commands import train as train_command
 from idensenet.commands.train import parse
 from idensenet.data.source import Source, Split
 from idensenet.errors import OptionError
+from idensenet.provenance import commit
+from idensenet.reproduce import images
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Experiment, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
-from idensenet.reproduce.writing import header, in_words, lines, published
+from idensenet.reproduce.writing import captioned, comparison_figure, header, in_words, lines, published
 
 FAST = {
     "data.name": "moons",
@@ -49,6 +51,10 @@ def test_without_a_name_it_lists_them(capsys):
         (["table-toy", "--budget", "large"], "There is no budget 'large'"),
         (["table-toy", "--workers", "0"], "--workers and --first-steps must be at least 1"),
         (["table-toy", "--bugdet", "cpu"], "There is no option '--bugdet'"),
+        (["table-toy", "--", "--train.bogus", "3"], "There is no option '--train.bogus'"),
+        (["figure-concatenation", "--", "--train.lr", "3"], "Nothing is trained here"),
+        (["table-toy", "--out", __file__], "is a file or lies in one"),
+        (["table-toy", "--out", f"{__file__}/below"], "is a file or lies in one"),
     ],
 )
 def test_bad_input_is_one_sentence(words, text, capsys):
@@ -70,6 +76,19 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     before = (first.run.path / "metrics.jsonl").stat().st_mtime_ns
     assert pool.train([fast()])["run"].step == 6
     assert (first.run.path / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_finished_run_whose_length_is_in_epochs_is_not_trained_again(tmp_path, monkeypatch):
+    options = {name: value for name, value in images.SMOKE.items() if name != "train.max_steps"}
+    plan = Plan("run", "cifar10-resflow-small", {**options, "train.epochs": 0.1})
+    pool = Pool(tmp_path, 0, "data")
+    assert not pool.done(plan)
+    part = Pool(tmp_path, 0, "data", stop_after=2).train([plan])["run"]
+    assert part.step == 2
+    assert not pool.done(plan)
+    run = pool.train([plan])["run"]
+    assert run.step == round(0.1 * (len(run.source.train) // 32)) == 4
+    assert pool.done(plan)
 
 
 def test_a_run_with_other_options_is_refused(tmp_path):
@@ -96,6 +115,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
     pool = Pool(tmp_path, 0, "data")
     run = pool.train([fast()])["run"].run
     want = run.metrics()[-1]["nats"]
+    Trained(fast(), run.path).held_out(50)
     shutil.rmtree(run.checkpoints.folder)
     (run.path / "best.json").unlink()
     with run.locked(), pytest.raises(OptionError, match="in use"):
@@ -104,6 +124,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
     again = pool.train([fast()])["run"]
     assert len(again.metrics) == len({(entry["kind"], entry["step"]) for entry in again.metrics})
     assert again.metrics[-1]["nats"] == want
+    assert not list(run.path.glob("held-out-*"))  # scores of the weights that are gone
 
 
 def test_processes_side_by_side(tmp_path):
@@ -154,6 +175,46 @@ def test_what_follows_two_dashes_reaches_the_runs(tmp_path):
     found = json.loads((out / "figure-densities.json").read_text())
     assert [run["steps"] for run in found["runs"]] == [4, 4]
     assert found["made"]["command"].endswith("-- --train.max_steps 4")
+    assert found["what"].endswith("; with --train.max_steps 4")
+    assert found["runs"][0]["commit"] == commit()
+
+
+# What is in the folder already
+
+
+def test_a_result_is_replaced_by_one_of_its_own_or_a_larger_budget_only(tmp_path, capsys):
+    words = ["reproduce", "figure-concatenation", "--out", str(tmp_path), "--budget"]
+    assert [main([*words, budget]) for budget in ("smoke", "cpu", "cpu", "smoke")] == [0, 0, 0, 2]
+    assert "is of the cpu budget and would be replaced by one of smoke" in capsys.readouterr().err
+    assert json.loads((tmp_path / "figure-concatenation.json").read_text())["budget"] == "cpu"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"budget": "cpu"}', '{"budget": []}'])
+def test_a_damaged_result_is_left_out_of_the_index_and_can_be_made_again(tmp_path, text):
+    for name in ("figure-concatenation", "figure-clipswish"):
+        (tmp_path / f"{name}.json").write_text(text)
+    assert main(["reproduce", "figure-concatenation", "--out", str(tmp_path)]) == 0
+    assert "figure-clipswish" not in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "figure-clipswish.json").read_text() == text
+    page = (tmp_path / "figure-concatenation.md").read_text()
+    assert r"| holds | \|eta1^2 + eta2^2 - 1\| is at most" in page
+
+
+def test_a_picture_has_its_budget_below_it_and_keeps_its_size():
+    tables = [Table(t, ("a", "b"), (("x", (Cell(1.0, 0.1, 2.0), Cell(2.0))),)) for t in ("first", "second")]
+    plain, said = comparison_figure(tables), captioned(comparison_figure(tables), "Budget cpu: " + 40 * "word ")
+    assert len(plain.axes) == 4  # both tables have numbers of the paper
+    text = said.texts[-1].get_text()
+    assert text.startswith("Budget cpu")
+    assert text.count("word") == 40
+    said.draw_without_rendering()
+    for a, b in zip(plain.axes, said.axes, strict=True):
+        before, after = (axis.get_position().bounds * np.tile(axis.figure.get_size_inches(), 2) for axis in (a, b))
+        assert after[2:] == pytest.approx(before[2:])
+    floor = said.texts[-1].get_window_extent().ymax
+    assert floor < min(axis.get_tightbbox().ymin for axis in said.axes)
+    assert floor < said.legends[0].get_window_extent().ymin
+    assert said.texts[-1].get_window_extent().xmax < said.bbox.xmax
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

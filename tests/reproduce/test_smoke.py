@@ -3,12 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from idensenet.bench.timing import Times
 from idensenet.cli import main
 from idensenet.data.toy import toy_set
+from idensenet.flow import Flow
 from idensenet.lipschitz import activation
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.concatenation import concatenation_weights
@@ -210,6 +212,11 @@ def test_full_toy_runs_are_as_published():
 # Images
 
 
+def bits(run):
+    """Per dimension of the first 60 held-out images."""
+    return float(run.held_out(60).mean()) / (64 * math.log(2))
+
+
 def test_density_columns_differ_only_in_g(made):
     found, runs = made("table-density")
     dense, residual = runs["cifar10-idensenet-tiny"], runs["cifar10-resflow-tiny"]
@@ -219,6 +226,20 @@ def test_density_columns_differ_only_in_g(made):
         curve = [value for *_, value in run.curve("bits_per_dim")]
         assert curve[-1] < curve[0] - 0.1  # it learns
         assert run.curve("bits_per_dim")[-1][0] == run.step == 30
+    at_steps, at_time = cells(found), cells(found, 1)
+    both = {"i-DenseNet": dense, "Residual Flow": residual}
+    first = min(run.seconds for run in both.values())
+    for name, run in both.items():
+        x = run.source.test.batch(np.arange(60))[0]
+        with torch.no_grad():
+            mean = -run.flow.log_prob(x).double().mean() / (64 * math.log(2))
+        assert at_steps[name, "bits/dim"]["ours"] == pytest.approx(float(mean), abs=1e-4)
+        assert at_time[name, "s a step"]["ours"] == pytest.approx(run.seconds / 30)
+        if run.seconds == first:  # it is done then
+            assert at_time[name, "bits/dim"]["ours"] == run.curve("bits_per_dim")[-1][2]
+            assert at_time[name, "steps by then"]["ours"] == 30
+    gap = at_steps["i-DenseNet", "bits/dim"]["ours"] - at_steps["Residual Flow", "bits/dim"]["ours"]
+    assert f"difference {gap:+.4f}" in found["claims"][0]["because"]
     assert found["tables"][2]["rows"][0] == [
         "Real NVP",
         [{"ours": None, "error": None, "paper": 3.49}, {"ours": None, "error": None, "paper": 4.28}],
@@ -242,8 +263,14 @@ def test_paired_differences():
 
 
 def test_samples_look_at_the_model_and_the_data(made):
-    found, _ = made("samples")
+    found, runs = made("samples")
     values = {column: cell["ours"] for (_, column), cell in cells(found).items()}
+    run = runs["cifar10-idensenet-tiny"]
+    drawn = run.flow.sample(8, generator=torch.Generator().manual_seed(0)).float().mean()
+    real = float(run.source.test.x[:8].mean())
+    assert values["mean level of samples"] == pytest.approx(float(drawn), rel=1e-5)
+    assert values["of real images"] == pytest.approx(real, rel=1e-5)
+    assert abs(float(drawn) - real) > 1e-3
     assert abs(values["mean level of samples"] - values["of real images"]) < 1.5  # ActNorm saw the data
     assert 2 < values["bits/dim of samples"] < 5
 
@@ -254,7 +281,9 @@ def test_activation_columns_have_their_activation(made):
         config = runs[variant.tiny].config.model
         assert config.activation == name.lower()
         assert config.block == ("dense" if model == "i-DenseNet" else "residual")
+        assert cells(found)[model, name]["ours"] == pytest.approx(bits(runs[variant.tiny]))
         assert cells(found)[model, name]["ours"] < 3.7  # it was above four before training
+    assert len({cell["ours"] for cell in cells(found).values()}) == 6
 
 
 def test_depths(made):
@@ -263,6 +292,8 @@ def test_depths(made):
         flow = runs[variant.tiny].flow
         layers = [sum(isinstance(m, DenseLayer) for m in block.modules()) for _, block in flow.named_blocks()]
         assert layers == [depth] * 2
+        assert cells(found)[f"depth {depth}", "bits/dim"]["ours"] == pytest.approx(bits(runs[variant.tiny]))
+        assert cells(found)[f"depth {depth}", "million parameters"]["ours"] == flow.num_parameters / 1e6
     assert "step 8" in found["notes"][1]
 
 
@@ -270,6 +301,11 @@ def test_matching_architecture(made):
     found, runs = made("table-matching")
     size = {row: cell["ours"] for (row, column), cell in cells(found, 1).items() if column == "million parameters"}
     assert size["Residual Flow, extended"] > 2 * size["i-DenseNet + LC"]
+    for title, variant in matching.VARIANTS.items():
+        assert cells(found, 1)[title, "bits/dim"]["ours"] == pytest.approx(bits(runs[variant.tiny]))
+    for model in matching.MODELS:
+        score = runs[f"{model.recipe}-checkerboard-0"].held_out(2000, last=True).mean()
+        assert cells(found)[model.title, "checkerboard"]["ours"] == pytest.approx(float(score))
     extended, dense = (runs[matching.VARIANTS[k].tiny].config.model for k in ("Residual Flow, extended", "i-DenseNet + LC"))
     assert (extended.growth, extended.depth, extended.activation) == (dense.growth, dense.depth, dense.activation)
 
@@ -288,8 +324,16 @@ def test_hybrids(made):
 
 
 def test_samples_of_hybrids(made):
-    found, _ = made("samples-hybrid")
-    assert all(0 <= cell["ours"] < 60 for (_, column), cell in cells(found).items() if column.startswith("%"))
+    found, runs = made("samples-hybrid")
+    shares = []
+    for weight in ("1/D", "1"):
+        run = runs[hybrids.plan("dense blocks", weight, "smoke").name]
+        drawn = run.flow.sample(8, generator=torch.Generator().manual_seed(0))
+        shares.append(100 * float(((drawn == 0) | (drawn == 16)).double().mean()))
+        assert cells(found)[f"lambda {weight}", "% of levels at the edge"]["ours"] == pytest.approx(shares[-1])
+        last = [value for *_, value in run.curve("bits_per_dim")][-5:]
+        assert cells(found)[f"lambda {weight}", "bits/dim"]["ours"] == pytest.approx(sum(last) / 5)
+    assert shares[0] != shares[1]
 
 
 def test_running_times(made):
@@ -305,6 +349,43 @@ def test_running_times(made):
     assert runtime.compared(Times((2.0, 2.0)), Times((1.0, 4.0))) == pytest.approx((0, 100 * math.log(2)))
     assert [runtime.verdict("", True, value, 1.5).holds for value in (4.0, 2.0, -4.0)] == [True, None, False]
     assert [runtime.verdict("", False, value, 1.5).holds for value in (4.0, 2.0, -4.0)] == [False, None, True]
+
+
+def test_running_times_are_those_of_the_model_and_the_work_in_their_place(made, monkeypatch):
+    """Every piece of work is done once by a clock that takes what the flow is asked to do for the time."""
+    asked = []
+
+    def count(name):
+        plain = getattr(Flow, name)
+
+        def counted(flow, *words, **options):
+            asked.append((name, flow.config.model.block, flow.config.model.activation, torch.is_grad_enabled(), flow.training))
+            return plain(flow, *words, **options)
+
+        monkeypatch.setattr(Flow, name, counted)
+
+    def clock(pieces, repeats):
+        found = {}
+        for title, work in pieces.items():
+            asked.clear()
+            work()
+            name, block, activation, gradient, training = asked[0]
+            assert title == f"{'i-DenseNet' if block == 'dense' else 'Residual Flow'} {NAMES[activation]}"
+            kind = "sampling" if name == "sample" else "training" if gradient else "forward"
+            assert training == (kind != "sampling")
+            seconds = {"forward": 1.0, "training": 2.0, "sampling": 4.0}[kind] * (1 + list(NAMES).index(activation))
+            found[title] = Times((seconds * (1 if block == "dense" else 1.5),) * repeats)
+        return found
+
+    NAMES = {"lipswish": "LipSwish", "leakylipswish": "LeakyLipSwish", "clipswish": "CLipSwish"}
+    count("log_prob")
+    count("sample")
+    monkeypatch.setattr(runtime, "in_turns", clock)
+    found, _ = made("table-runtime")
+    assert all(cell["ours"] == pytest.approx(50) for cell in cells(found).values())
+    for i, name in enumerate(NAMES.values()):
+        row = [cells(found, 1)[f"i-DenseNet, {name}", what]["ours"] for what in ("forward", "training", "sampling")]
+        assert row == [1 + i, 2 * (1 + i), 4 * (1 + i)]
 
 
 def test_weights_of_the_concatenation(made):

@@ -2,6 +2,7 @@ import pytest
 from tiny import toy_config
 
 from idensenet.errors import CheckpointError, OptionError
+from idensenet.provenance import commit
 from idensenet.training.run import RunFolder
 
 
@@ -11,6 +12,7 @@ def test_the_configuration_comes_back_as_it_was(tmp_path):
     run.create(config, "toy-idensenet", "idensenet train toy-idensenet")
     assert run.config() == config
     assert run.description()["recipe"] == "toy-idensenet"
+    assert run.description()["commit"] == commit()
 
 
 def test_options_given_on_resuming_are_kept_and_told(tmp_path):

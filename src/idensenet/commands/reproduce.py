@@ -42,7 +42,7 @@ def reproduce(arguments: list[str]) -> int:
     if not values.names:
         _list(list(EXPERIMENTS.values()), values.budget)
         return 0
-    names = list(EXPERIMENTS) if values.names == ["all"] else values.names
+    names = list(EXPERIMENTS) if "all" in values.names else values.names
     chosen = [experiment(name) for name in names]
     torch.set_float32_matmul_precision("highest")
     return _run(chosen, values, extra, shlex.join(["idensenet", "reproduce", *arguments]))
@@ -68,15 +68,18 @@ def _list(experiments: list[Experiment], budget: str) -> None:
 def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) -> int:
     from rich.console import Console
 
+    from idensenet.provenance import commit, made
     from idensenet.reproduce.catalog import EXPERIMENTS
     from idensenet.reproduce.experiment import Work
-    from idensenet.reproduce.runs import Pool
-    from idensenet.reproduce.writing import commit, made, write, write_index
+    from idensenet.reproduce.runs import Pool, check_extra
+    from idensenet.reproduce.writing import check_folder, write, write_index
 
     out, console, code = Path(values.out), Console(stderr=True), commit()
     workers = 0 if values.budget == "smoke" else values.workers
     pool = Pool(out / "runs" / values.budget, workers, values.data, extra, values.first_steps)
     plans = {each.name: list(each.plans(values.budget)) for each in chosen}
+    check_folder(out, list(plans), values.budget)
+    check_extra([plan for every in plans.values() for plan in every], extra)
     try:
         with pool:
             for i, each in enumerate(chosen):
@@ -90,9 +93,10 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
                 with console.status(each.name) as status:
                     result = each.collect(Work(values.budget, runs, status.update))
                 facts = made(command, code, time.monotonic() - began)
-                paths = write(each, values.budget, result, list(runs.values()), out, facts)
+                what = f"{each.budget(values.budget)}{f'; with {shlex.join(extra)}' if extra and runs else ''}"
+                paths = write(each, values.budget, what, result, list(runs.values()), out, facts)
                 paths.append(write_index(out, list(EXPERIMENTS)))
-                _show(each, values.budget, result)
+                _show(each, values.budget, what, result)
                 print(f"written: {', '.join(map(str, paths))}", flush=True)
     except KeyboardInterrupt:
         console.print(f"stopped; what was trained is in {pool.folder}, and the same command continues it", soft_wrap=True)
@@ -100,14 +104,14 @@ def _run(chosen: list[Experiment], values: Any, extra: list[str], command: str) 
     return 0
 
 
-def _show(each: Experiment, budget: str, result: Result) -> None:
+def _show(each: Experiment, budget: str, what: str, result: Result) -> None:
     from rich.console import Console
     from rich.table import Table as Shown
 
     from idensenet.reproduce.writing import header, lines
 
     console = Console(width=None if Console().is_terminal else 160)
-    console.print(f"{each.title} ({each.place}); budget {budget}: {each.budget(budget)}", highlight=False)
+    console.print(f"{each.title} ({each.place}); budget {budget}: {what}", highlight=False, markup=False)
     for table in result.tables:
         shown = Shown("", *header(table, "paper"), title=table.title)
         for words in lines(table):

@@ -72,7 +72,7 @@ def _density(work: Work) -> Result:
     at = {"Residual Flow": residual, "i-DenseNet": dense}
     count = dense.config.train.eval_samples
     clock = Table(
-        f"The same after {seconds:,.0f} s of training on one thread, {count:,} held-out images",
+        f"The same after {seconds:,.0f} s of training, {count:,} held-out images",
         ("bits/dim", "steps by then", "s a step"),
         tuple(
             (

@@ -15,7 +15,7 @@ from idensenet.reproduce.runs import Trained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELD_OUT = {"smoke": 60, "cpu": 1000, "paper": 10_000}  # images that decide a score
+HELD_OUT = {"smoke": 60, "cpu": 1000, "paper": None}  # images that decide a score; None for all
 SAMPLES = {"smoke": 8, "cpu": 48, "paper": 48}
 SMOKE: dict[str, Any] = {
     "data.name": "digits",
@@ -40,6 +40,9 @@ SMOKE: dict[str, Any] = {
 }
 
 
+PAPER: dict[str, Any] = {"train.eval_every": 781, "train.eval_samples": 1000}  # after every epoch of CIFAR-10
+
+
 @dataclass(frozen=True)
 class Variant:
     """A model of the comparison: its recipe at the small budget, and the paper's."""
@@ -52,8 +55,8 @@ class Variant:
 
 
 def plan(recipe: str, budget: str, options: Mapping[str, Any] | None = None, name: str = "") -> Plan:
-    extra = dict(options or {})
-    return Plan(name or recipe, recipe, {**SMOKE, **extra} if budget == "smoke" else extra)
+    usual = {"smoke": SMOKE, "cpu": {}, "paper": PAPER}[budget]
+    return Plan(name or recipe, recipe, {**usual, **(options or {})})
 
 
 def variant_plans(variants: Sequence[Variant], budget: str) -> list[Plan]:
@@ -69,6 +72,11 @@ def bits(work: Work, run: Trained) -> Tensor:
     work.report(run.plan.name)
     nats = run.held_out(HELD_OUT[work.budget])
     return nats / (math.prod(run.config.model.shape) * math.log(2))
+
+
+def counted(scores: Mapping[Any, Tensor]) -> str:
+    """How many images decided the scores."""
+    return f"{len(next(iter(scores.values()))):,}"
 
 
 def mean_cell(values: Tensor, published: float | None = None) -> Cell:

@@ -23,7 +23,7 @@ def _collect(work: Work) -> Result:
     scores = {title: bits(work, run_of(work, variant)) for title, variant in VARIANTS.items()}
     sizes = {title: run_of(work, variant).flow.num_parameters / 1e6 for title, variant in VARIANTS.items()}
     pictures = Table(
-        f"Images, {images.HELD_OUT[work.budget]:,} held-out images",
+        f"Images, {images.counted(scores)} held-out images",
         ("bits/dim", "million parameters"),
         tuple((title, (mean_cell(values, paper.MATCHING[title]), Cell(sizes[title]))) for title, values in scores.items()),
         3,

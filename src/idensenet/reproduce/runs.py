@@ -39,6 +39,14 @@ def wanted(plan: Plan, data: str, extra: Sequence[str] = ()) -> list[str]:
     return [*Plan(plan.name, plan.recipe, {**plan.options, "data.root": data, **ALWAYS}).arguments(), *extra]
 
 
+def check_extra(plans: Sequence[Plan], extra: Sequence[str]) -> None:
+    """Options for the runs that nobody knows, or that no run could take, are told before anything is trained."""
+    if extra and not plans:
+        raise OptionError(f"Nothing is trained here, so nobody takes the options after ' -- ' ({shlex.join(extra)}).")
+    for plan in plans[:1] if extra else ():
+        train.parse(wanted(plan, "data", extra))
+
+
 def _decides(config: Config) -> dict[str, Any]:
     """What decides the numbers of a run: not where its files are, and not how it is shown."""
     values = config.as_dict()
@@ -75,9 +83,14 @@ class Trained:
         return train.source_of(self.config)
 
     @property
+    def device(self) -> str:
+        """Where it is scored: a GPU if there is one, unless it was trained without."""
+        return "cuda" if torch.cuda.is_available() and self.config.train.accelerator != "cpu" else "cpu"
+
+    @property
     def flow(self) -> Flow:
         """The averaged model of the last step."""
-        return load(self.run.path)
+        return load(self.run.path, self.device)
 
     @property
     def last_flow(self) -> Flow:
@@ -93,9 +106,9 @@ class Trained:
         """(step, seconds, value) of a metric."""
         return [(e["step"], e["seconds"], e[name]) for e in self.metrics if e["kind"] == kind and name in e]
 
-    def held_out(self, samples: int, last: bool = False) -> Tensor:
-        """-log p of the first held-out samples in nats, of the averaged or of the last weights; computed once."""
-        file = self.run.path / f"held-out-{samples}-{'last' if last else 'average'}-{self.step}.npy"
+    def held_out(self, samples: int | None, last: bool = False) -> Tensor:
+        """-log p in nats of the first held-out samples, None for all; of the averaged or of the last weights; computed once."""
+        file = self.run.path / f"held-out-{samples or 'all'}-{'last' if last else 'average'}-{self.step}.npy"
         if not file.is_file():
             flow = self.last_flow if last else self.flow
             batch = 100 if flow.levels else 2000
@@ -162,9 +175,10 @@ class Pool:
         config, _ = train.parse(wanted(plan, self.data, self.extra))
         if _decides(config) != _decides(run.config()):
             raise OptionError(f"{run.path} holds a run with other options; choose another folder with --out, or remove it.")
-        steps = run.checkpoints.steps()
-        goal = self.stop_after or config.train.max_steps
-        return bool(steps) and goal is not None and steps[-1] >= goal
+        if not (steps := run.checkpoints.steps()):
+            return False
+        goal = self.stop_after or config.train.max_steps or run.checkpoints.progress(steps[-1]).steps
+        return goal is not None and steps[-1] >= goal
 
     def arguments(self, plan: Plan) -> list[str]:
         path = self.path(plan)

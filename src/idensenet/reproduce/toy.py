@@ -236,7 +236,7 @@ def _densities(work: Work) -> Result:
         return page
 
     area = (2 * WIDE / CELLS) ** 2
-    mass = {key: density_grid(flow, (-WIDE, WIDE, -WIDE, WIDE), CELLS) * area for key, flow in flows.items()}
+    mass = {key: density_grid(flow, (-WIDE, WIDE, -WIDE, WIDE), CELLS).cpu() * area for key, flow in flows.items()}
     whole = {key: float(each.sum()) for key, each in mass.items()}
     empty = {name: low_region(name) for name in names}
     astray = {(title, name): float(each[empty[name]].sum()) for (title, name), each in mass.items()}

@@ -9,12 +9,12 @@ from idensenet.reproduce import paper
 from idensenet.reproduce.experiment import Cell, Experiment, Result, Table, Work
 from idensenet.reproduce.images import (
     DENSE,
-    HELD_OUT,
     ONE_SEED,
     RESIDUAL,
     Variant,
     bits,
     budget_in_words,
+    counted,
     curves_figure,
     mean_cell,
     paired,
@@ -44,7 +44,7 @@ def _activations(work: Work) -> Result:
     rows = tuple(
         (model, tuple(mean_cell(scores[model, name], published[model][name]) for name in names)) for model in published
     )
-    table = Table(f"Bits per dimension, {HELD_OUT[work.budget]:,} held-out images", names, rows, 3)
+    table = Table(f"Bits per dimension, {counted(scores)} held-out images", names, rows, 3)
     claims = [
         paired(f"with {name} the i-DenseNet is better", scores["i-DenseNet", name], scores["Residual Flow", name])
         for name in names
@@ -75,7 +75,7 @@ def _depth(work: Work) -> Result:
         run = run_of(work, variant)
         size = run.flow.num_parameters / 1e6
         rows.append((f"depth {depth}", (mean_cell(scores[depth], paper.DEPTH[depth]), Cell(size))))
-    table = Table(f"{HELD_OUT[work.budget]:,} held-out images", ("bits/dim", "million parameters"), tuple(rows), 3)
+    table = Table(f"{counted(scores)} held-out images", ("bits/dim", "million parameters"), tuple(rows), 3)
     claims = tuple(paired(f"depth 3 is better than depth {d}", scores[3], scores[d]) for d in (2, 4, 5))
     runs = {f"depth {depth}": run_of(work, variant) for depth, variant in DEPTHS.items()}
     switch = math.ceil(runs["depth 3"].config.train.concatenation_from * runs["depth 3"].step)

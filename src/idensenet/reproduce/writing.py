@@ -6,20 +6,15 @@ import dataclasses
 import io
 import json
 import math
-import os
-import platform
-import subprocess
+import textwrap
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from idensenet.errors import OptionError
 from idensenet.files import write_atomically
 from idensenet.report.drawing import png, themed
-from idensenet.reproduce.experiment import Cell, Experiment, Result, Table
+from idensenet.reproduce.experiment import BUDGETS, Cell, Experiment, Result, Table
 from idensenet.reproduce.runs import Trained
 
 if TYPE_CHECKING:
@@ -44,46 +39,7 @@ def published(cell: Cell) -> str:
     return text if len(text.partition(".")[2]) >= 2 else f"{cell.paper:.2f}"
 
 
-# Provenance
-
-
-def commit() -> str | None:
-    """The commit of the code, with a plus if the tree differs from it; None outside a repository."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=20)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    name = git("rev-parse", "--short=12", "HEAD")
-    if name is None or git("ls-files", str(Path(__file__))) == "":
-        return None
-    return name + ("+" if git("status", "--porcelain", "--", str(here.parent)) else "")
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def made(command: str, code: str | None, seconds: float) -> dict[str, Any]:
-    """Where results come from."""
-    return {
-        "command": command,
-        "commit": code,
-        "idensenet": version("idensenet"),
-        "torch": torch.__version__,
-        "machine": f"{processor()}, {os.cpu_count()} cores",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
-    }
+# What was run
 
 
 def run_facts(run: Trained) -> dict[str, Any]:
@@ -94,6 +50,7 @@ def run_facts(run: Trained) -> dict[str, Any]:
         "steps": run.step,
         "seconds": round(run.seconds, 1),
         "started": str(run.run.description()["started"]),
+        "commit": run.run.description().get("commit"),
     }
 
 
@@ -109,31 +66,61 @@ def svg(figure: Figure) -> bytes:
     return file.getvalue()
 
 
+FORMS = {".png": png, ".svg": svg}
+BAR = "\\|"  # in a cell of Markdown
+
+
 def comparison_figure(tables: Sequence[Table]) -> Figure:
     """Our numbers and the paper's as points on one axis per column, for results that have no picture of their own."""
     from matplotlib.figure import Figure
 
-    table = tables[0]
-    columns = len(table.columns)
-    figure = Figure(figsize=(min(13.0, 2.1 * columns + 2.4), 0.34 * len(table.rows) + 1.3))
-    axes: Any = figure.subplots(1, columns, squeeze=False, sharey=True)[0]
-    places = range(len(table.rows))[::-1]
-    for j, axis in enumerate(axes):
-        for place, (_, cells) in zip(places, table.rows, strict=True):
-            cell = cells[j]
-            if cell.paper is not None:
-                axis.plot([cell.paper], [place], "o", markerfacecolor="none", color="C1", label="paper")
-            if cell.ours is not None:
-                axis.errorbar([cell.ours], [place], xerr=[cell.error or 0.0], fmt="o", markersize=4, color="C0", label="here")
-        axis.set_title(table.columns[j], fontsize=8)
-        axis.set_yticks(list(places), [row for row, _ in table.rows])
-        axis.set_ylim(-0.6, len(table.rows) - 0.4)
-        axis.margins(x=0.15)
-        axis.grid(True)
-        axis.locator_params(axis="x", nbins=4)
-    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    shown = [table for table in tables if any(_compared(table))] or list(tables[:1])
+    columns = max(len(table.columns) for table in shown)
+    heights = [0.34 * len(table.rows) + 0.7 for table in shown]
+    figure = Figure(figsize=(min(13.0, 2.1 * columns + 2.4), sum(heights) + 0.6))
+    grid: Any = figure.subplots(len(shown), columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": heights})
+    handles: dict[str, Any] = {}
+    for table, axes in zip(shown, grid, strict=True):
+        places = range(len(table.rows))[::-1]
+        for axis in axes[len(table.columns) :]:
+            axis.set_axis_off()
+        for j, name in enumerate(table.columns):
+            axis = axes[j]
+            for place, (_, cells) in zip(places, table.rows, strict=True):
+                cell = cells[j]
+                if cell.paper is not None:
+                    axis.plot([cell.paper], [place], "o", markerfacecolor="none", color="C1", label="paper")
+                if cell.ours is not None:
+                    bar = [cell.error or 0.0]
+                    axis.errorbar([cell.ours], [place], xerr=bar, fmt="o", markersize=4, color="C0", label="here")
+            axis.set_title(name, fontsize=8)
+            axis.set_yticks(list(places), [row for row, _ in table.rows])
+            axis.set_ylim(-0.6, len(table.rows) - 0.4)
+            axis.margins(x=0.15)
+            axis.grid(True)
+            axis.locator_params(axis="x", nbins=4)
+            handles |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        if len(shown) > 1:
+            axes[0].annotate(table.title, (0, 1), (0, 18), "axes fraction", "offset points", fontsize=8, weight="bold")
     figure.legend(handles.values(), handles.keys(), loc="lower left", ncols=2)
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
+    return figure
+
+
+def captioned(figure: Figure, text: str) -> Figure:
+    """The figure with a line of text below it; what it shows keeps its size."""
+    size, inch = 7, 1 / 72
+    width, height = figure.get_size_inches()
+    words = textwrap.fill(text, max(20, int((width - 0.2) / (0.6 * size * inch))))
+    extra = (1.35 * (words.count("\n") + 1) * size + 6) * inch
+    whole = height + extra
+    for axis in figure.axes:
+        box = axis.get_position(original=True)
+        axis.set_position((box.x0, (box.y0 * height + extra) / whole, box.width, box.height * height / whole))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, extra / whole, 1, height / whole), figure.transFigure)
+    figure.set_size_inches(width, whole)
+    figure.text(0.1 / width, 4 * inch / whole, words, fontsize=size, va="bottom", color="#777777")
     return figure
 
 
@@ -161,24 +148,25 @@ def lines(table: Table) -> list[list[str]]:
     return found
 
 
+def _row(words: Sequence[str]) -> str:
+    return f"| {' | '.join(word.replace('|', BAR) for word in words)} |"
+
+
 def _markdown_table(table: Table) -> list[str]:
     names = header(table)
-    rows = [f"| {' | '.join(words)} |" for words in lines(table)]
-    return [f"| {table.title} | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}", *rows]
+    return [_row([table.title, *names]), f"|---|{'---:|' * len(names)}", *map(_row, lines(table))]
 
 
-def markdown(experiment: Experiment, budget: str, result: Result, facts: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
-    page = [
-        f"# {experiment.title}",
-        "",
-        f"In the paper: {experiment.place}. Budget: **{budget}** ({experiment.budget(budget)}).",
-    ]
+def markdown(
+    experiment: Experiment, budget: str, what: str, result: Result, facts: dict[str, Any], runs: Sequence[dict[str, Any]]
+) -> str:
+    page = [f"# {experiment.title}", "", f"In the paper: {experiment.place}. Budget: **{budget}** ({what})."]
     for table in result.tables:
         page += ["", *_markdown_table(table)]
     page += ["", f"![{experiment.title}]({experiment.name}.png)"]
     if result.claims:
         page += ["", "| The paper, or what must be so | here | evidence |", "|---|---|---|"]
-        page += [f"| {claim.text} | {claim.verdict} | {claim.because} |" for claim in result.claims]
+        page += [_row((claim.text, claim.verdict, claim.because)) for claim in result.claims]
     page += ["", *(f"- {note}" for note in result.notes)]
     seeds = sorted({run["seed"] for run in runs})
     trained = sum(run["seconds"] for run in runs)
@@ -191,8 +179,30 @@ def markdown(experiment: Experiment, budget: str, result: Result, facts: dict[st
     return "\n".join(page) + "\n"
 
 
+def found(folder: Path, name: str) -> dict[str, Any] | None:
+    """The result of an experiment that is in a folder; None if there is none that can be read."""
+    try:
+        values = json.loads((folder / f"{name}.json").read_text())
+        return values if values["budget"] in BUDGETS and values["made"] and isinstance(values["claims"], list) else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def check_folder(folder: Path, names: Sequence[str], budget: str) -> None:
+    """A result is not replaced by one of a smaller budget."""
+    if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
+        raise OptionError(f"--out {folder} is a file or lies in one; choose another folder.")
+    order = list(BUDGETS)
+    for name in names:
+        if (there := found(folder, name)) and order.index(there["budget"]) > order.index(budget):
+            raise OptionError(
+                f"{folder / name}.json is of the {there['budget']} budget and would be replaced by one of {budget}; "
+                "choose another folder with --out."
+            )
+
+
 def write(
-    experiment: Experiment, budget: str, result: Result, runs: Sequence[Trained], folder: Path, facts: dict[str, Any]
+    experiment: Experiment, budget: str, what: str, result: Result, runs: Sequence[Trained], folder: Path, facts: dict[str, Any]
 ) -> list[Path]:
     """NAME.json, NAME.md, NAME.png and NAME.svg."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,19 +212,19 @@ def write(
         "title": experiment.title,
         "place": experiment.place,
         "budget": budget,
-        "what": experiment.budget(budget),
+        "what": what,
         "tables": [dataclasses.asdict(table) for table in result.tables],
         "claims": [{**dataclasses.asdict(claim), "verdict": claim.verdict} for claim in result.claims],
         "notes": result.notes,
         "made": facts,
         "runs": trained,
     }
-    make = result.figure or (lambda: comparison_figure(result.tables))
+    draw = result.figure or (lambda: comparison_figure(result.tables))
     with themed():
-        pictures = {".png": png(make()), ".svg": svg(make())}
+        pictures = {ending: form(captioned(draw(), f"Budget {budget}: {what}")) for ending, form in FORMS.items()}
     contents: dict[str, str | bytes] = {
         ".json": json.dumps(values, indent=1) + "\n",
-        ".md": markdown(experiment, budget, result, facts, trained),
+        ".md": markdown(experiment, budget, what, result, facts, trained),
         **pictures,
     }
     paths = []
@@ -230,17 +240,13 @@ def write_index(folder: Path, order: Sequence[str]) -> Path:
     page = ["# Results", "", "| experiment | in the paper | budget | holds | does not hold | does not show | commit, date |"]
     page.append("|---|---|---|---:|---:|---:|---|")
     for name in order:
-        file = folder / f"{name}.json"
-        if not file.is_file():
+        if (values := found(folder, name)) is None:
             continue
-        found = json.loads(file.read_text())
-        verdicts = [claim["verdict"] for claim in found["claims"]]
-        counts = " | ".join(str(verdicts.count(verdict)) for verdict in ("holds", "does not hold", "does not show"))
-        facts = found["made"]
-        page.append(
-            f"| [{name}]({name}.md): {found['title']} | {found['place']} | {found['budget']} | {counts} | "
-            f"{facts['commit'] or 'unknown'}, {facts['date'][:10]} |"
-        )
+        verdicts = [claim["verdict"] for claim in values["claims"]]
+        counts = [str(verdicts.count(verdict)) for verdict in ("holds", "does not hold", "does not show")]
+        facts = values["made"]
+        made = f"{facts['commit'] or 'unknown'}, {facts['date'][:10]}"
+        page.append(_row([f"[{name}]({name}.md): {values['title']}", values["place"], values["budget"], *counts, made]))
     path = folder / "README.md"
     write_atomically(path, "\n".join(page) + "\n")
     return path

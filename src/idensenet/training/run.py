@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import torch
 from idensenet.config import Config
 from idensenet.errors import CheckpointError, OptionError
 from idensenet.files import write_atomically
+from idensenet.provenance import commit
 from idensenet.training.checkpoint import Checkpoints
 
-# what a run, its evaluation and its report write; a folder may hold other things, even beside the pictures
+# what a run, its evaluation, its report and reproductions write; a folder may hold other things, even beside the pictures
 OWN = (
     *("config.yaml", "metrics.jsonl", "best.json", "certificate.json", "evaluation.json", "report.html"),
     *("checkpoints/step-*", "checkpoints/aside-*", "checkpoints/.part-*"),
-    *("pictures/step-*.png", "events/events.out.tfevents.*"),
+    *("pictures/step-*.png", "events/events.out.tfevents.*", "held-out-*.npy"),
 )
 
 
@@ -58,9 +59,9 @@ class RunFolder:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"idensenet": version("idensenet"), "torch": torch.__version__.split("+")[0]}
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        described = {"recipe": recipe, "command": command, "started": started, "versions": versions, "config": config.as_dict()}
-        text = yaml.safe_dump(described, sort_keys=False)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"recipe": recipe, "command": command, "started": started, "commit": commit(), "versions": versions}
+        text = yaml.safe_dump({**about, "config": config.as_dict()}, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)
 
     def clear(self) -> None:
