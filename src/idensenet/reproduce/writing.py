@@ -76,7 +76,7 @@ def comparison_figure(tables: Sequence[Table]) -> Figure:
 
     shown = [table for table in tables if any(_compared(table))] or list(tables[:1])
     columns = max(len(table.columns) for table in shown)
-    heights = [0.34 * len(table.rows) + 0.7 for table in shown]
+    heights = [0.34 * len(table.rows) + 0.8 for table in shown]
     figure = Figure(figsize=(min(13.0, 2.1 * columns + 2.4), sum(heights) + 0.6))
     grid: Any = figure.subplots(len(shown), columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": heights})
     handles: dict[str, Any] = {}
@@ -101,9 +101,11 @@ def comparison_figure(tables: Sequence[Table]) -> Figure:
             axis.locator_params(axis="x", nbins=4)
             handles |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         if len(shown) > 1:
-            axes[0].annotate(table.title, (0, 1), (0, 18), "axes fraction", "offset points", fontsize=8, weight="bold")
+            title = axes[0].annotate(table.title, (0, 1), (0, 18), "axes fraction", "offset points", fontsize=8, weight="bold")
+            title.set_in_layout(False)  # it may be wider than the column
     figure.legend(handles.values(), handles.keys(), loc="lower left", ncols=2)
-    figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
+    height, above = figure.get_figheight(), 0.2 if len(shown) > 1 else 0.0
+    figure.tight_layout(h_pad=3, rect=(0, 0.25 / height, 1, 1 - above / height))
     return figure
 
 
