@@ -1,5 +1,7 @@
 """The adaptive series: unbiased for every probe, and as short as the spectrum allows."""
 
+import math
+
 import pytest
 import torch
 from oracles import (
@@ -20,6 +22,7 @@ from oracles import (
 from idensenet.draws import GeneratorDraws, KeyedDraws, mix
 from idensenet.errors import OptionError
 from idensenet.logdet import AdaptiveLogDet, Geometric, Poisson
+from idensenet.logdet.adaptive import FACTORS
 
 LONG = 200
 
@@ -59,8 +62,43 @@ def test_for_every_probe_the_expectation_is_the_whole_series(law, tolerance: flo
 def test_a_limit_on_the_certain_terms_keeps_it_unbiased():
     A, x, v = matrix(4, 0.6), torch.zeros(1, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     for limit in (1, 3):
-        short = AdaptiveLogDet(1e-12, min_terms=1, max_terms=limit)
+        short = AdaptiveLogDet(1e-12, min_terms=1, max_terms=limit, law=Geometric(0.5))
         close(expectation(short, MatrixNet(A), x, v[None]), whole_series(A, v), 1e-8)
+
+
+@pytest.mark.parametrize("norm", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("terms", [1, 2, 5])
+def test_a_tail_that_follows_the_powers_is_unbiased_for_every_probe(norm: float, terms: int):
+    """With the number of certain terms given, the factor is that of the last two powers, or of the first product."""
+    A, x = matrix(4, norm, symmetric=terms > 2), torch.zeros(1, 4, dtype=torch.float64)
+    estimator = AdaptiveLogDet(1e-30, min_terms=terms, max_terms=terms)
+    for _ in range(3):
+        v = torch.randn(4, dtype=torch.float64)
+        powers = [v]
+        for _ in range(terms):
+            powers.append(A.T @ powers[-1])
+        factor = (A @ v).norm() / v.norm() if terms == 1 else powers[terms - 1].norm() / powers[terms - 2].norm()
+        law = Geometric(1 - float(factor.clamp(*FACTORS)))
+        close(expectation(estimator, MatrixNet(A), x, v[None], law), whole_series(A, v), 1e-8)
+        if 0.55 < float(factor) < 0.85:  # the control: lengths that are not those of this law
+            off = expectation(estimator, MatrixNet(A), x, v[None], Geometric(0.9 - float(factor)))
+            assert (off - whole_series(A, v)).abs() > 1e-5
+
+
+@pytest.mark.parametrize("c", [0.8, -0.9])
+def test_slow_series_have_no_heavy_tail(c: float):
+    """On c I every probe has the same value but for the roulette, so the spread is that of the tail alone."""
+    n, d = 40_000, 4
+    x, g = torch.zeros(n, d, dtype=torch.float64), MatrixNet(c * torch.eye(d, dtype=torch.float64))
+    truth = math.log1p(c) * d
+
+    def errors(law):
+        return AdaptiveLogDet(law=law)(g, x, KeyedDraws(mix(torch.arange(n))))[1].value - truth
+
+    mine, half = errors(None), errors(Geometric(0.5))
+    assert mine.mean().abs() < 4 * mine.std() / n**0.5
+    assert mine.abs().max() < 0.1 * half.abs().max()  # the control
+    assert mine.std() < 0.5 * half.std()
 
 
 class Unweighted(Geometric):
@@ -82,7 +120,7 @@ def test_the_same_check_sees_a_tail_without_its_weights():
 @pytest.mark.parametrize("name", ["dense-2", "dense-4", "residual-3", "dense-conv"])
 def test_over_a_basis_of_probes_it_is_the_log_determinant_with_its_gradient(name: str):
     g, x = network(name), inputs(name, 1)
-    estimator = AdaptiveLogDet(1e-2, min_terms=1, max_terms=20, probes=x[0].numel())
+    estimator = AdaptiveLogDet(1e-2, min_terms=1, max_terms=20, probes=x[0].numel(), law=Geometric(0.5))
     value, right = expectation(estimator, g, x, basis(x)[:, 0]), exact(g, x)[0]
     close(value, right, 1e-8)
     close(gradient(value, g, x), gradient(right, g, x), 1e-7)

@@ -13,16 +13,45 @@ from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
 from idensenet.logdet.gradient import dot, neumann
-from idensenet.logdet.roulette import Geometric, Law
+from idensenet.logdet.roulette import Law, uniforms
 from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
+
+FACTORS = 0.5, 0.9  # between which q lies
+NEVER = 1 << 40
+
+
+class _Tail:
+    """How far beyond the certain terms each series runs, from one uniform for each: [probes, batch]."""
+
+    def __init__(self, law: Law | None, uniform: Tensor) -> None:
+        self.law, self.uniform = law, uniform
+        self.lengths = None if law is None else law.draw(uniform)
+        self.q = torch.full_like(uniform, FACTORS[0])
+
+    def follow(self, where: Tensor, factor: Tensor, index: Tensor) -> None:
+        """Take the factor by which powers shrink for q, where the certain terms have ended."""
+        q = factor.to(self.q.dtype).nan_to_num(FACTORS[0]).clamp(*FACTORS)
+        self.q[:, index] = torch.where(where, q, self.q[:, index])
+
+    def chance(self, n: Tensor, index: Tensor) -> Tensor:
+        """P(N >= n), which is one for n = 0."""
+        return self.q[:, index] ** n if self.law is None else self.law.survival(n)
+
+    def reached(self, n: Tensor, index: Tensor) -> Tensor:
+        if self.lengths is None:
+            return self.uniform[:, index] < self.chance(n, index)
+        return n <= self.lengths[:, index]
 
 
 class AdaptiveLogDet(LogDet):
     """Terms for certain until one falls below `tolerance` nats per dimension, then N more by roulette.
 
     The stop looks at the term |v' J^k v| / k and at |(J')^k v| / k, the size a term has by chance, and depends on the probe
-    only. N is independent of both, so for every probe the expectation is the whole series. After `max_terms` the roulette
-    starts in any case.
+    only. Given the probe, the draw of N is independent of all else, so for every probe the expectation is the whole series.
+    After `max_terms` the roulette starts in any case.
+
+    Unless a law is given, N is geometric with P(N >= n) = q^n, and q is the factor by which the last power has shrunk, within
+    FACTORS: the variance is finite where q > rho^2, and short where terms fall fast.
     """
 
     def __init__(
@@ -40,34 +69,37 @@ class AdaptiveLogDet(LogDet):
         if max_terms < min_terms:
             raise OptionError(f"max_terms={max_terms} must be at least min_terms={min_terms}.")
         self.tolerance, self.min_terms, self.max_terms = tolerance, min_terms, max_terms
-        self.law, self.probes, self.probe = law or Geometric(0.5), probes, probe
+        self.law, self.probes, self.probe = law, probes, probe
 
-    def _series(self, lengths: Tensor, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
+    def _series(self, uniform: Tensor, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
         batch, small = probe.shape[1], self.tolerance * math.prod(probe.shape[2:])
         value, u = probe.new_zeros(probe.shape[:2]), torch.zeros_like(probe)
         index = torch.arange(batch, device=probe.device)  # the samples still running
-        lengths = lengths.to(probe.device).expand_as(value)
-        stop = torch.full_like(value, self.law.limit + self.max_terms, dtype=torch.long)  # certain terms, once known
+        tail = _Tail(self.law, uniform.to(probe.device).expand(value.shape))
+        stop = torch.full_like(value, NEVER, dtype=torch.long)  # certain terms, once known
         power, product_part, J_part, sign, k = probe, product, J, 1.0, 0
+        before, length = probe.flatten(2).norm(dim=2), product.flatten(2).norm(dim=2)
         while len(index):
             k += 1
-            certain = k <= stop[:, index]
-            chance = self.law.survival((k - stop[:, index]).clamp(min=0))
-            reached = k - stop[:, index] <= lengths[:, index]
-            weight = torch.where(certain, 1.0, torch.where(reached, 1 / chance, 0.0)).to(probe.dtype)
+            past = (k - stop[:, index]).clamp(min=0)  # terms that are not certain
+            weight = torch.where(tail.reached(past, index), 1 / tail.chance(past, index), 0.0).to(probe.dtype)
             term = dot(power, product_part) / k
             value[:, index] += sign * weight * term
             u[:, index] += sign * weight.view(*weight.shape, *[1] * (probe.ndim - 2)) * power
-            size = torch.maximum(term.abs(), power.flatten(2).norm(dim=2) / k)
+            if k > 1:
+                length = power.flatten(2).norm(dim=2)
+            size = torch.maximum(term.abs(), (before if k == 1 else length) / k)
             if k >= self.min_terms:
-                done = certain & ((size <= small) | (k >= self.max_terms))
+                done = (stop[:, index] == NEVER) & ((size <= small) | (k >= self.max_terms))
                 stop[:, index] = torch.where(done, k, stop[:, index])
-            running = (k < stop[:, index] + lengths[:, index]).any(0)
+                tail.follow(done, length / before, index)
+            running = tail.reached((k + 1 - stop[:, index]).clamp(min=0), index).any(0)
             keep = running.nonzero().flatten()
             if len(keep) == 0:
                 break
+            before = before if k == 1 else length
             if 2 * len(keep) <= len(index):  # fewer samples pay for the copy
-                index, power, product_part = index[keep], power[:, keep], product_part[:, keep]
+                index, power, product_part, before = index[keep], power[:, keep], product_part[:, keep], before[:, keep]
                 J_part = J_part.take(keep)
             power = next_power(J_part, power)
             sign = -sign
@@ -75,6 +107,6 @@ class AdaptiveLogDet(LogDet):
 
     def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
         probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
-        lengths = self.law.lengths(draws, x, self.probes)
-        gx, values = neumann(g, x, probe, partial(self._series, lengths), recompute)
+        uniform = uniforms(draws, x, self.probes)
+        gx, values = neumann(g, x, probe, partial(self._series, uniform), recompute)
         return gx, over_probes(values)

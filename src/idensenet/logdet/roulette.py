@@ -13,6 +13,11 @@ from idensenet.errors import OptionError
 from idensenet.logdet.series import Probe, WeightedLogDet, checked_counts
 
 
+def uniforms(draws: Draws, x: Tensor, probes: int) -> Tensor:
+    """One for every probe, [probes, batch] or [probes, 1]: as independent as the probes, whose spread is the error."""
+    return torch.stack([draws.fold(i).lengths(len(x), x.device) for i in range(probes)])
+
+
 class Law(ABC):
     """The law of N >= 0, the number of terms beyond those taken for certain."""
 
@@ -23,8 +28,8 @@ class Law(ABC):
         """P(N >= n), float64."""
 
     def lengths(self, draws: Draws, x: Tensor, probes: int) -> Tensor:
-        """N for every probe, [probes, batch] or [probes, 1]: as independent as the probes, whose spread is the error."""
-        return self.draw(torch.stack([draws.fold(i).lengths(len(x), x.device) for i in range(probes)]))
+        """N for every probe, [probes, batch] or [probes, 1]."""
+        return self.draw(uniforms(draws, x, probes))
 
     def table(self, device: torch.device) -> Tensor:
         """P(N >= n) for n from 1 to the limit, made once."""
