@@ -187,7 +187,7 @@ class TrainConfig:
     devices: int = 1
     """Processes, one per device."""
     accelerator: str = "auto"
-    """Auto, cpu, cuda or mps."""
+    """Auto, cpu or cuda."""
     compile: str = "auto"
     """Compile blocks: on, off, or auto, which does it for runs long enough to repay it."""
     precision: str = "32-true"

@@ -14,6 +14,7 @@ from idensenet.cli import main
 from idensenet.commands.parsing import recipe_in_file
 from idensenet.commands.train import parse, source_of
 from idensenet.training.loop import Trainer
+from idensenet.training.options import accelerator_of
 from idensenet.training.run import RunFolder
 
 TINY = [
@@ -120,7 +121,7 @@ def test_an_interrupt_saves_says_how_to_resume_and_exits_with_130(tmp_path):
         ([*TOY, "--train.lr", ".nan"], "train.lr=nan must be positive and finite."),
         ([*TOY, "--train.betas", "[0.5,2.0]"], "train.betas=(0.5, 2.0) must be at least 0 and below 1."),
         ([*TOY, "--train.warmup", "2"], "train.warmup=2.0 must be between 0 and 1."),
-        ([*TOY, "--train.accelerator", "abacus"], "cannot be used here"),
+        ([*TOY, "--train.accelerator", "abacus"], "train.accelerator='abacus' is not known; use auto, cpu or cuda."),
         ([*TOY, "--data.flip", "true"], "are for images"),
         ([*TOY, "--model.classes", "2", "--train.objective", "hybrid"], "needs labels, and moons has none"),
         (["train", "digits-idensenet", "--model.classes", "5"], "model.classes=5 is too few: digits has 10 classes."),
@@ -298,3 +299,11 @@ def test_somebody_who_has_read_enough_ends_it_quietly(tmp_path):
     process.stdout.close()
     process.wait(timeout=240)
     assert "Errno" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(("apple", "cuda", "chosen"), [(True, False, "cpu"), (False, False, "auto"), (True, True, "auto")])
+def test_gpus_without_float64_are_not_chosen(monkeypatch, apple, cuda, chosen):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: apple)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    assert accelerator_of("auto") == chosen
+    assert accelerator_of("cpu") == "cpu"

@@ -197,7 +197,7 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
 def train(arguments: list[str]) -> int:
     config, values = parse(recipe_in_file(arguments))
     typed = {word.partition("=")[0] for word in arguments}
-    if "--data.name" in typed and typed & {"--data.table", "--data.folder"}:
+    if config.data.name and "--data.name" in typed and typed & {"--data.table", "--data.folder"}:
         raise OptionError("Both --data.name and a table or folder of one's own are given; data comes from one place.")
     check("--stop-after", values.stop_after)
     if values.dry_run:

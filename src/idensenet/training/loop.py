@@ -28,6 +28,7 @@ from idensenet.training.evaluation import held_out, in_words
 from idensenet.training.events import Events
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
+from idensenet.training.options import accelerator_of
 from idensenet.training.ranks import Ranks
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
@@ -48,7 +49,7 @@ class Trainer:
         self.config, self.source, self.run = config, source, run
         try:
             self.fabric = Fabric(
-                accelerator=t.accelerator,
+                accelerator=accelerator_of(t.accelerator),
                 strategy="ddp" if t.devices > 1 else "auto",
                 devices=t.devices,
                 precision=t.precision,  # type: ignore[arg-type]

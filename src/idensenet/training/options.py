@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from idensenet.config import Config
 from idensenet.data.source import Source
 from idensenet.errors import OptionError
@@ -27,7 +29,12 @@ TRAIN = {
     "at least 0 and below 2^63": ("seed",),
 }
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
-    "train": {"precision": ("32-true", "64-true"), "compile": ("on", "off", "auto"), "schedule": ("constant", "cosine")},
+    "train": {
+        "accelerator": ("auto", "cpu", "cuda"),
+        "precision": ("32-true", "64-true"),
+        "compile": ("on", "off", "auto"),
+        "schedule": ("constant", "cosine"),
+    },
     "output": {"display": ("auto", "rich", "plain", "quiet")},
 }
 LARGEST = 2 << 30  # bytes of Jacobians in a batch
@@ -38,6 +45,12 @@ def check(name: str, value: Any, words: str = "at least 1") -> None:
     """A number, some of them or None: `words` say what each must be."""
     if value is not None and not all(map(FITS[words], value if isinstance(value, tuple) else (value,))):
         raise OptionError(f"{name}={value} must be {words}.")
+
+
+def accelerator_of(name: str) -> str:
+    """What to compute on. Apple's GPUs have no float64, which draws and norms are made of."""
+    apple = torch.backends.mps.is_available() and not torch.cuda.is_available()
+    return "cpu" if name == "auto" and apple else name
 
 
 def check_exact(config: Config) -> None:
