@@ -127,7 +127,7 @@ def test_a_table_against_a_table(tmp_path, capsys):
     assert json.loads(out.with_suffix(".json").read_text())["log_density"]["value"] > 0.98
     capsys.readouterr()
     for words, text in (
-        (["--against", "nowhere"], "There is no data set 'nowhere'"),
+        (["--against", "nowhere"], "nowhere is no file, no folder and no data set"),
         (["--against", str(tmp_path)], "folder of images"),
         (["--against", "digits"], "takes samples of shape"),
         (["--against", "moons:flipped"], "only images can be turned upside down"),
