@@ -33,7 +33,6 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "accelerator": ("auto", "cpu", "cuda"),
         "precision": ("32-true", "64-true"),
         "compile": ("on", "off", "auto"),
-        "schedule": ("constant", "cosine"),
     },
     "output": {"display": ("auto", "rich", "plain", "quiet")},
 }
