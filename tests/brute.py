@@ -1,7 +1,10 @@
 """Slow exact answers to test against."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from idensenet.lipschitz import DenseLayer, LipschitzMap, refresh_norms
 
 
 def jacobians(f, x: Tensor) -> Tensor:
@@ -23,3 +26,80 @@ def operator_matrix(f, shape) -> Tensor:
     dims = int(torch.tensor(shape).prod())
     units = torch.eye(dims, dtype=torch.float64).view(dims, *shape)
     return f(units).flatten(1).T
+
+
+def convolve(x: Tensor, weight: Tensor) -> Tensor:
+    """The zero-padded convolution that keeps the size of its maps."""
+    return F.conv2d(x, weight, padding=weight.shape[-1] // 2)
+
+
+def _swish(x: Tensor, beta: Tensor) -> Tensor:
+    return x * torch.sigmoid(F.softplus(beta) * x) / 1.1
+
+
+def _clipswish(a, x: Tensor, k: int) -> Tensor:
+    return torch.cat([_swish(x, a.beta[k]), _swish(-x, a.beta[k])], 1) / a.divisors[a.norm]
+
+
+def _leaky(a, x: Tensor, k: int) -> Tensor:
+    share = torch.sigmoid(a.alpha[k])
+    return share * x + (1 - share) * _swish(x, a.beta[k])
+
+
+FORMULAS = {  # activation: its definition, as a function of the module, x and the block
+    "lipswish": lambda a, x, k: _swish(x, a.beta[k]),
+    "leakylipswish": _leaky,
+    "clipswish": _clipswish,
+    "crelu": lambda a, x, k: torch.cat([F.relu(x), F.relu(-x)], 1),
+    "relu": lambda a, x, k: F.relu(x),
+    "elu": lambda a, x, k: F.elu(x),
+    "tanh": lambda a, x, k: torch.tanh(x),
+    "sigmoid": lambda a, x, k: torch.sigmoid(x),
+    "identity": lambda a, x, k: x,
+}
+
+
+def plain_activation(act, x: Tensor, block: int = 0) -> Tensor:
+    """An activation from its definition; one that is not in FORMULAS is asked itself."""
+    name = type(act).__name__.lower()
+    return FORMULAS[name](act, x, block) if name in FORMULAS else act(x, block)
+
+
+def plain_map(layer, x: Tensor, block: int = 0) -> Tensor:
+    """W x + b of one block, with the weight in use."""
+    weight, bias = layer.normalized()[block], layer.bias[block]
+    if weight.ndim == 2:
+        return x @ weight.T + bias
+    return convolve(x, weight) + bias[:, None, None] if weight.ndim == 4 else layer(x, block)
+
+
+def plain_layer(layer, x: Tensor, block: int = 0) -> Tensor:
+    """The weighted concatenation as the paper writes it: lip * [eta1 x ; eta2 phi(W x + b)] / |(eta1, eta2)|_p."""
+    eta = F.softplus(layer.k[block]) + 0.1
+    eta = layer.lip * eta / torch.linalg.vector_norm(eta, layer.linear.norm)
+    moved = plain_activation(layer.activation, plain_map(layer.linear, x, block), block)
+    return torch.cat([eta[0] * x, eta[1] * moved], 1)
+
+
+def plain_network(net, x: Tensor, block: int = 0, refresh: bool = True) -> Tensor:
+    """g(x) of one block, layer by layer, nothing folded. With `refresh`, for the weights as they are now."""
+    if refresh:
+        refresh_norms(net)
+    for layer in net.layers:
+        if isinstance(layer, DenseLayer):
+            x = plain_layer(layer, x, block)
+        elif isinstance(layer, LipschitzMap):
+            x = plain_map(layer, x, block)
+        else:
+            x = plain_activation(layer, x, block)
+    return x
+
+
+def scrambled(module, gain: float = 4.0):
+    """The module with weights well above their bounds, and with other parameters for every block."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+            if p.ndim > 2:
+                p.mul_(gain)
+    return module

@@ -10,20 +10,18 @@ from torch.func import jacrev, vmap
 import idensenet as idn
 from idensenet.bijections import Chain, Invert, ResidualBlock
 from idensenet.errors import DtypeError, NonFiniteError, OptionError, ShapeError
-from idensenet.lipschitz import LipschitzLinear, Network, OperatorNorms
-from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
+from idensenet.lipschitz import LipschitzLinear, OperatorNorms, ResidualNet, refresh_norms
+from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding, Given
 from idensenet.solve import Anderson, Newton, Picard
 
-METHODS = {"exact": {}, "exact, recomputed": {"recompute": True}}
 
-
-def flow(block="dense", dims=3, context=2, norm=2.0, **logdet):
+def flow(block="dense", dims=3, context=2, norm=2.0, memory="keep", blocks=2, actnorm=True, **logdet):
     torch.manual_seed(0)
     made = idn.build(
         "toy-idensenet",
         shape=(dims,),
         block=block,
-        blocks=(2,),
+        blocks=(blocks,),
         growth=6,
         width=8,
         depth=2,
@@ -31,9 +29,10 @@ def flow(block="dense", dims=3, context=2, norm=2.0, **logdet):
         context=context,
         context_width=7,
         context_features=4,
-        actnorm=True,
+        actnorm=actnorm,
         norm=norm,
         logdet={"eval_method": "exact", **logdet},
+        train={"memory": memory},
     ).double()
     with torch.no_grad():
         for p in made.parameters():
@@ -48,13 +47,24 @@ def data(n=5, dims=3, context=2):
     return torch.randn(n, dims, generator=generator).double(), 3 + 2 * torch.randn(n, context, generator=generator).double()
 
 
+def given(made, k, c):
+    """The k-th branch at contexts in the units of the model."""
+    stack = made.stacks()[0]
+    return Given(stack.prepare()[k], stack.g.embedded(c)[k])
+
+
 def jacobians(made, x, c):
     return vmap(jacrev(lambda x, c: made.body.encode(x[None], context=made.context_scale.encode(c[None]))[0]))(x, c)
 
 
+STACKS = {"one block": (1, False), "three blocks": (3, False), "three blocks, ActNorm": (3, True)}
+stacks = pytest.mark.parametrize(("blocks", "actnorm"), STACKS.values(), ids=STACKS)
+
+
+@stacks
 @pytest.mark.parametrize("block", ["dense", "residual"])
-def test_the_log_density_is_that_of_the_whole_jacobian(block):
-    made, (x, c) = flow(block), data()
+def test_the_log_density_is_that_of_the_whole_jacobian(block, blocks, actnorm):
+    made, (x, c) = flow(block, blocks=blocks, actnorm=actnorm), data()
     J = jacobians(made, x, c)
     z = made.body.encode(x, context=made.context_scale.encode(c))
     right = -0.5 * (z.square().sum(1) + 3 * math.log(2 * math.pi)) + torch.linalg.slogdet(J)[1]
@@ -63,15 +73,19 @@ def test_the_log_density_is_that_of_the_whole_jacobian(block):
     assert (other - right).abs().max() > 0.1  # the context matters
 
 
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_the_gradient_in_weights_data_and_context_is_that_of_brute_force(options):
-    made, (x, c) = flow(**options), data()
+@stacks
+@pytest.mark.parametrize("memory", ["keep", "save"])
+def test_the_gradient_in_weights_data_and_context_is_that_of_brute_force(memory, blocks, actnorm):
+    made, (x, c) = flow(memory=memory, blocks=blocks, actnorm=actnorm), data()
+    assert [stack.save for stack in made.stacks()] == [memory == "save"]
     made.train()
     x.requires_grad_()
     c.requires_grad_()
     wanted = [p for p in made.parameters() if p.requires_grad]
     value = made.log_prob(x, context=c)
-    found = torch.autograd.grad((value * torch.arange(1, 6)).sum(), [x, c, *wanted], allow_unused=True)
+    loss = (value * torch.arange(1, 6)).sum()
+    found, again = (torch.autograd.grad(loss, [x, c, *wanted], allow_unused=True, retain_graph=True) for _ in range(2))
+    assert all((a is None and b is None) or torch.equal(a, b) for a, b in zip(found, again, strict=True))
     z = made.body.encode(x, context=made.context_scale.encode(c))
     J = torch.stack([torch.autograd.grad(z[:, i].sum(), x, create_graph=True)[0] for i in range(3)], 1)
     right_value = -0.5 * (z.square().sum(1) + 3 * math.log(2 * math.pi)) + torch.linalg.slogdet(J)[1]
@@ -85,7 +99,7 @@ def test_the_gradient_in_weights_data_and_context_is_that_of_brute_force(options
 @pytest.mark.parametrize("block", ["dense", "residual"])
 def test_products_with_the_jacobian_in_x_are_those_of_autograd(block):
     made, (x, c) = flow(block), data()
-    g = made.named_blocks()[1][1].g.given(c)
+    g = given(made, 1, c)
     y, J = g.linearize(x)
     matrix = torch.autograd.functional.jacobian(lambda x: g(x), x).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     v = torch.randn(2, 5, 3).double()
@@ -98,10 +112,10 @@ def test_products_with_the_jacobian_in_x_are_those_of_autograd(block):
     torch.testing.assert_close(g.take(index)(x[index]), y[index], rtol=0, atol=1e-12)
 
 
-def test_recomputed_roulette_has_the_gradient_of_the_one_that_keeps_all():
+def test_a_roulette_that_saves_memory_has_the_gradient_of_the_one_that_keeps_all():
     found = []
-    for recompute in (False, True):
-        made, (x, c) = flow(method="roulette", recompute=recompute), data()
+    for memory in ("keep", "save"):
+        made, (x, c) = flow(method="roulette", memory=memory), data()
         c.requires_grad_()
         value = made.train().log_prob(x, torch.Generator().manual_seed(3), context=c).sum()
         found.append(torch.autograd.grad(value, [c, *[p for p in made.parameters() if p.requires_grad]], allow_unused=True))
@@ -113,8 +127,8 @@ def test_recomputed_roulette_has_the_gradient_of_the_one_that_keeps_all():
 @pytest.mark.parametrize("solver", [Picard(), Anderson(), Newton()])
 def test_every_context_has_its_inverse(solver):
     made, (x, c) = flow(), data(20)
-    for _, block in made.named_blocks():
-        block.solver = solver
+    for stack in made.stacks():
+        stack.solver = solver
     z, log_det = made(x, context=c)
     back, inverse = made.inverse(z, context=c)
     torch.testing.assert_close(back, x, rtol=0, atol=1e-9)
@@ -147,13 +161,13 @@ def test_the_certificate_holds_for_every_context_even_absurd_ones(norm):
     worst = 0.0
     for scale in (0.1, 1, 100):
         c = scale * torch.randn(400, 2).double()
-        for row, (_, block) in zip(certificate.blocks, made.named_blocks(), strict=True):
-            g = block.g.given(c)
+        for k, row in enumerate(certificate.blocks):
+            g = given(made, k, c)
             ratio = torch.linalg.vector_norm(g(x + y) - g(x), order, 1) / torch.linalg.vector_norm(y, order, 1)
             worst = max(worst, float(ratio.max() / row.L))
     assert worst <= 1
     c = torch.randn(400, 2).double()
-    moved = block.g.given(c + 1)(x) - block.g.given(c)(x)
+    moved = given(made, 1, c + 1)(x) - given(made, 1, c)(x)
     assert moved.abs().max() > 0.05  # while the context is free
 
 
@@ -204,7 +218,6 @@ def test_a_conditional_block_backwards_takes_the_context_too():
     made, (x, c) = flow(), data()
     block = made.named_blocks()[0][1]
     backwards = Chain([Invert(block)])
-    assert backwards.conditional
     backwards.initialize(x, c)
     y, log_det = backwards(x, None, c)
     for found, right in zip((y, log_det), block.inverse(x, None, c), strict=True):
@@ -217,10 +230,12 @@ def test_the_bound_is_reached_where_nothing_is_lost():
     """For a linear g whose context has no weight, the certificate is the constant itself, and no less would do."""
     linear = LipschitzLinear(3 + 4, 3, 0.98).double()
     with torch.no_grad():
-        linear.weight.copy_(torch.cat([-0.9 * torch.eye(3), torch.zeros(3, 4)], 1))
-    g = ConditionalNetwork(Network([linear]), embedding(2, 5, 4).double(), 3, 4)
-    bound = ResidualBlock(g).lipschitz(OperatorNorms(2.0))
+        linear.weight.copy_(torch.cat([-0.9 * torch.eye(3), torch.zeros(3, 4)], 1)[None])
+    g = ConditionalNetwork(ResidualNet([linear]), Embedding(2, 5, 4).double(), 3)
+    refresh_norms(g)
+    (bound,) = ResidualBlock(g).lipschitz(OperatorNorms(2.0))
     (x, c), y = data(), torch.randn(5, 3).double()
-    ratio = (g.given(c)(x + y) - g.given(c)(x)).norm(dim=1) / y.norm(dim=1)
+    at = Given(g.prepared()[0], g.embedded(c)[0])
+    ratio = (at(x + y) - at(x)).norm(dim=1) / y.norm(dim=1)
     assert bool((ratio <= bound).all())
     torch.testing.assert_close(ratio, torch.full_like(ratio, bound), rtol=1e-6, atol=0)

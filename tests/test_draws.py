@@ -76,6 +76,21 @@ def test_both_zeros_are_the_same_content(dtype):
     )
 
 
+def test_keys_are_computed_once_and_only_if_a_number_is_asked_for(monkeypatch):
+    from idensenet import draws as module
+
+    calls = []
+    monkeypatch.setattr(module, "content_keys", lambda *args: calls.append(1) or content_keys(*args))
+    x = torch.randn(3, 2)
+    source = KeyedDraws.of(x)
+    folded = source.fold(1)
+    assert not calls
+    first = folded.normal(x)
+    assert torch.equal(source.fold(1).normal(x), first)
+    assert torch.equal(folded.normal(x), first)
+    assert len(calls) == 1
+
+
 def within(sample, expected, error, times=4):
     """A mean over draws lies within some standard errors of what is expected."""
     return abs(float(sample) - expected) <= times * error
@@ -151,7 +166,7 @@ def test_kinds_drawn_for_one_sample_are_uncorrelated():
 
 
 def test_uniforms_stay_below_one_in_float32():
-    draws = KeyedDraws(torch.zeros(1, dtype=torch.int64))
+    draws = KeyedDraws(lambda: torch.zeros(1, dtype=torch.int64))
     draws._unit = lambda stream, count: torch.tensor([[1 - 2.0**-53, 0.0, 0.5]], dtype=torch.float64)
     found = draws.uniform(torch.zeros(1, 3))
     assert found.dtype == torch.float32

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 from idensenet.errors import UnknownNameError, nearest
 from idensenet.overriding import override
@@ -62,6 +62,8 @@ class ModelConfig:
     """Numbers that a dense layer of a fully connected block adds."""
     fc_width: int = 128
     """Of residual or coupling ones."""
+    start: str = "random"
+    """Initial weights: random, or identity, which starts every residual block near the identity."""
     factor_out: bool = False
     """Half of the channels are done after each scale."""
     context: int = 0
@@ -88,8 +90,8 @@ class LogDetConfig:
     """That the roulette takes for certain."""
     law: str = "poisson"
     """Of the others: poisson or geometric."""
-    law_parameter: float = 2.0
-    """Mean of the Poisson law, p of the geometric one."""
+    law_parameter: float = 1.0
+    """Mean of the Poisson distribution (the paper uses 2), or p of the geometric one."""
     tolerance: float = 1e-5
     """Nats per dimension at which the adaptive series and krylov stop."""
     probe: str = "rademacher"
@@ -102,11 +104,6 @@ class LogDetConfig:
     """Certain terms in evaluation, truncated or roulette."""
     eval_probes: int = 1
     """Probes in evaluation."""
-    bfloat16: bool = False
-    """Round the products of series and roulette in training and their gradients to it, never those of values; for processors
-    with units for it."""
-    recompute: bool | Literal["input"] = False
-    """Rebuild each block in the backward pass instead of keeping it; 'input' keeps the least and evaluates series twice."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +186,15 @@ class TrainConfig:
     accelerator: str = "auto"
     """Auto, cpu or cuda."""
     compile: str = "auto"
-    """Compile blocks: on, off, or auto, which does it for runs long enough to repay it."""
+    """Compile blocks: on, off, or auto, which decides from the time of a step and the length of the run."""
+    memory: str = "keep"
+    """Activations of a training step: keep them, or save memory and rebuild each block in the backward pass."""
     precision: str = "32-true"
-    """32-true or 64-true."""
+    """Number type: 32-true, 64-true, or bf16-mixed, which rounds the products of training to bfloat16."""
+    tf32: bool = False
+    """Allow TF32 in the products of training on CUDA."""
+    threads: int | None = None
+    """Threads of a process; by default as many as the size of the model repays."""
     log_every: int = 10
     """Steps between two lines of metrics."""
     eval_every: int | None = None

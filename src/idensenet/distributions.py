@@ -14,7 +14,6 @@ from torch.distributions.transforms import Transform
 from idensenet.bijections import Bijection
 from idensenet.errors import OptionError, ShapeError
 from idensenet.flow import Flow
-from idensenet.lipschitz import fresh_norms
 
 
 def _real(dims: int) -> constraints.Constraint:
@@ -23,7 +22,7 @@ def _real(dims: int) -> constraints.Constraint:
 
 
 class BijectionTransform(Transform):
-    """x -> F(x) for a bijection of events of a shape, at a context if it takes one: [*batch, *event], any batch.
+    """x -> F(x) for a bijection of events of a shape, at a context if there is one: [*batch, *event], any batch.
 
     With `cache_size=1` the last value and its log-determinant, which are computed together, are kept and returned for the same
     tensors: half the work where weights stay as they are. Where they are trained leave it at 0, as in torch.
@@ -43,8 +42,6 @@ class BijectionTransform(Transform):
     ) -> None:
         super().__init__(cache_size=cache_size)
         self.bijection, self.event_shape, self.context = bijection, tuple(event_shape), context
-        if context is not None and not bijection.conditional:
-            raise OptionError("This bijection takes no context; leave it out.")
         self.domain = self.codomain = _real(len(self.event_shape))
         self._last: tuple[Tensor, Tensor, Tensor] | None = None  # x, F(x), log-determinant
 
@@ -81,9 +78,8 @@ class BijectionTransform(Transform):
 
     def _pair(self, x: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         rows, given, batch = self._flat(x)
-        with fresh_norms(self.bijection):
-            run: Callable[..., tuple[Tensor, Tensor]] = self.bijection.inverse if inverse else self.bijection
-            y, log_det = run(rows, **given)
+        run: Callable[..., tuple[Tensor, Tensor]] = self.bijection.inverse if inverse else self.bijection
+        y, log_det = run(rows, **given)
         return y.reshape(x.shape), log_det.reshape(batch)
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:

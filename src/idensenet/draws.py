@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -114,17 +116,23 @@ class GeneratorDraws(Draws):
 
 
 class KeyedDraws(Draws):
-    """Numbers that are a function of one key per sample."""
+    """Numbers that are a function of one key per sample. Keys are computed when they are first needed."""
 
-    def __init__(self, keys: Tensor) -> None:
-        self.keys = keys
+    def __init__(self, keys: Callable[[], Tensor]) -> None:
+        self._keys = keys
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """[batch], int64."""
+        return self._keys()
 
     @classmethod
     def of(cls, x: Tensor, seed: int = 0) -> KeyedDraws:
-        return cls(content_keys(x, seed))
+        """From the content of each sample and the seed."""
+        return cls(lambda: content_keys(x, seed))
 
     def fold(self, part: int) -> KeyedDraws:
-        return KeyedDraws(mix(self.keys + _signed((part + 1) * _GOLDEN % (1 << 64))))
+        return KeyedDraws(lambda: mix(self.keys + _signed((part + 1) * _GOLDEN % (1 << 64))))
 
     def _bits(self, stream: int, count: int) -> Tensor:
         keys = mix(self.keys ^ stream)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Affine, Bijection, Chain, Logit, ResidualBlock, Split, Whiten
+from idensenet.bijections import Affine, Bijection, Call, Chain, Logit, ResidualBlock, Split, Whiten
 from idensenet.checks import check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
-from idensenet.lipschitz import Certificate, fresh_norms
-from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.networks import RowNetwork
-from idensenet.logdet import ExactLogDet
+from idensenet.lipschitz import Certificate, DenseLayer, refresh_norms
+from idensenet.precision import EXACT, Precision
+
+if TYPE_CHECKING:
+    from idensenet.frozen import FrozenFlow
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the calls of a flow work with: weights, normalised and folded, in the number type of their products."""
+
+    body: Any
+    preprocess: Any
+    precision: Precision = EXACT
 
 
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
@@ -115,12 +127,12 @@ class Flow(nn.Module):
             if values is not None and values.is_floating_point():
                 self._check_float(values, what, look=True)
 
-    def _given(self, context: Tensor | None, n: int) -> dict[str, Tensor]:
-        """The context in the units of the model, for those parts that take one."""
+    def _given(self, context: Tensor | None, n: int) -> Tensor | None:
+        """The context in the units of the model, one for each sample."""
         if self.context_scale is None:
             if context is not None:
                 raise OptionError("This flow takes no context; build it with context=N, or leave the context out.")
-            return {}
+            return None
         if context is None:
             raise OptionError(f"This flow is conditional: give it a context of {self.context} numbers for each sample.")
         if isinstance(context, Tensor) and context.ndim == 1:
@@ -129,7 +141,8 @@ class Flow(nn.Module):
         self._check_float(context, "context")
         if len(context) not in (1, n):
             raise ShapeError(f"There are {n} samples but {len(context)} contexts; give one for each, or one for all.")
-        return {"context": self.context_scale.encode(context).expand(n, -1)}
+        loc, scale = self.context_scale.loc, self.context_scale.scale
+        return ((context - loc) / scale).expand(n, -1)
 
     def _draws(self, x: Tensor, generator: torch.Generator | None) -> Draws:
         if generator is not None or self.training:
@@ -143,11 +156,22 @@ class Flow(nn.Module):
 
     # The flow
 
+    def prepare(self, precision: Precision = EXACT) -> Prepared:
+        """Normalised weights for the weights as they are now. Every public call makes them, unless it is given some.
+
+        Args:
+            precision: How the products of the blocks are rounded; for training.
+        """
+        refresh_norms(self)
+        with EXACT.products(self.device):  # the gradient of a norm is never rounded
+            return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
+
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
         """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
         self._check_start(batch, context)
-        with torch.no_grad(), fresh_norms(self):
-            self._initialize_body(self.preprocess.encode(self.dequantize(batch)), **self._given(context, len(batch)))
+        with torch.no_grad(), EXACT.products(self.device):
+            x = self.preprocess.encode(self.dequantize(batch))
+            self._initialize_body(x, Call(self._draws(batch, None), self.prepare().body, self._given(context, len(batch))))
 
     def standardize(self, data: Tensor, context: Tensor | None = None) -> None:
         """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise."""
@@ -162,25 +186,34 @@ class Flow(nn.Module):
                 return
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
 
-    def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
-        self.body.initialize(x, **given)
+    def _initialize_body(self, x: Tensor, call: Call) -> None:
+        self.body.start(x, call)
 
-    def _prepare(self, x: Tensor, generator: torch.Generator | None, dequantized: bool) -> tuple[Tensor, Tensor, Draws]:
-        """The input of the body, the log-determinant so far, and the noise for the body."""
+    def _before(
+        self, x: Tensor, generator: torch.Generator | None, dequantized: bool, context: Tensor | None, prepared: Prepared
+    ) -> tuple[Tensor, Tensor, Call]:
+        """The input of the body, the log-determinant so far, and the call for the body."""
         self._check_data(x, dequantized)
         draws = self._draws(x, generator)
         if self.levels is not None and not dequantized:
             x = dequantize(x, self.dtype, draws.fold(0))
-        x, log_det = self.preprocess(x, draws)
-        return x, log_det, draws.fold(1)
+        given = self._given(context, len(x))
+        x, log_det = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
+        return x, log_det, Call(draws.fold(1), prepared.body, given)
 
     def _encode(
-        self, x: Tensor, generator: torch.Generator | None, dequantized: bool, context: Tensor | None
+        self,
+        x: Tensor,
+        generator: torch.Generator | None,
+        dequantized: bool,
+        context: Tensor | None,
+        prepared: Prepared | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """z, the log-determinant of the preprocessing, and that of the body."""
-        with fresh_norms(self):
-            x, before, draws = self._prepare(x, generator, dequantized)
-            z, after = self.body(x, draws, **self._given(context, len(x)))
+        """z, the log-determinant of the preprocessing, and the body's."""
+        prepared = prepared or self.prepare()
+        with prepared.precision.products(self.device):
+            x, before, call = self._before(x, generator, dequantized, context, prepared)
+            z, after = self.body.push(x, call)
         return z, before, after
 
     def forward(
@@ -189,21 +222,26 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         dequantized: bool = False,
         context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
         """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
-        z, before, after = self._encode(x, generator, dequantized, context)
+        z, before, after = self._encode(x, generator, dequantized, context, prepared)
         return z, before + after
 
     def inverse(
-        self, z: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+        self,
+        z: Tensor,
+        generator: torch.Generator | None = None,
+        context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
         """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map."""
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
-        with fresh_norms(self):
-            draws = self._draws(z, generator)
-            x, after = self.body.inverse(z, draws.fold(1), **self._given(context, len(z)))
-            x, before = self.preprocess.inverse(x, draws)
+        with EXACT.products(self.device):
+            draws, given, prepared = self._draws(z, generator), self._given(context, len(z)), prepared or self.prepare()
+            x, after = self.body.pull(z, Call(draws.fold(1), prepared.body, given))
+            x, before = self.preprocess.pull(x, Call(draws, prepared.preprocess, given))
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:
@@ -216,16 +254,25 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         dequantized: bool = False,
         context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> Tensor:
-        """log p(x) per sample in nats, in data space, every term counted."""
-        z, before, after = self._encode(x, generator, dequantized, context)
+        """log p(x) per sample in nats, in data space, every term counted.
+
+        Args:
+            x: Samples; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data.
+            dequantized: Whether x holds levels plus noise already.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+        """
+        z, before, after = self._encode(x, generator, dequantized, context, prepared)
         return self.base_log_prob(z) + before + after
 
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> dict[str, Tensor]:
         """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
-        z, before, after = self._encode(x, generator, False, context)
+        z, before, after = self._encode(x, generator, False, context, None)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
         return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
 
@@ -248,12 +295,18 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         temperature: float = 1.0,
         context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> Tensor:
         """n draws from the model: uint8 levels if it has any, otherwise floats."""
-        z = self._latent(n, generator, temperature)
-        with fresh_norms(self):
-            x = self.preprocess.decode(self.body.decode(z, **self._given(context, n)))
+        x = self._decode(self._latent(n, generator, temperature), context, prepared)
         return x if self.levels is None else quantize(x, self.levels)
+
+    def _decode(self, z: Tensor, context: Tensor | None, prepared: Prepared | None) -> Tensor:
+        """The inverse alone, with no log-determinant."""
+        with EXACT.products(self.device):
+            draws, given, prepared = self._draws(z, None), self._given(context, len(z)), prepared or self.prepare()
+            x = self.body.pull_value(z, Call(draws, prepared.body, given))
+            return self.preprocess.pull_value(x, Call(draws, prepared.preprocess, given))
 
     def sample_and_log_prob(
         self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
@@ -265,34 +318,43 @@ class Flow(nn.Module):
 
     # Guarantees
 
-    def named_blocks(self) -> list[tuple[str, ResidualBlock]]:
-        """The residual blocks as `scale.block`, in order."""
-        return [
-            (f"{i}.{j}", block)
-            for i, part in enumerate(_scales(self.body), 1)
-            for j, block in enumerate((m for m in part.modules() if isinstance(m, ResidualBlock)), 1)
-        ]
+    def stacks(self) -> list[ResidualBlock]:
+        """The stacks of residual blocks, in order."""
+        return [module for module in self.body.modules() if isinstance(module, ResidualBlock)]
 
-    def compile_blocks(self, on: bool = True, whole: bool = False) -> None:
-        """Compile what training spends its time on beside products: worth it for long runs, as it takes half a minute once.
+    def named_blocks(self) -> list[tuple[str, ResidualBlock, int]]:
+        """The residual blocks in order, as (`scale.block`, stack, index in the stack)."""
+        found = []
+        for i, part in enumerate(_scales(self.body), 1):
+            stacks = [m for m in part.modules() if isinstance(m, ResidualBlock)]
+            blocks = [(stack, k) for stack in stacks for k in range(stack.blocks)]
+            found += [(f"{i}.{j}", stack, k) for j, (stack, k) in enumerate(blocks, 1)]
+        return found
 
-        Blocks with an exact log-determinant, or with a series in up to four dimensions, become one compiled function; of the
-        others the elementwise steps become one pass each. Results stay the same up to rounding. It needs a C++ compiler.
+    def compile_blocks(self, on: bool = True) -> None:
+        """Compile the residual blocks for training, or stop using compiled code; worth it for long runs.
 
-        With `whole`, all dense blocks in such few dimensions become one function: less time for a step, minutes to compile.
+        With exact log-determinants each stack becomes one compiled function; with the others the function of a block does.
+        Results stay the same up to rounding. It needs a C++ compiler, and the first step takes a minute or two.
         """
-        for module in self.modules():
-            if isinstance(module, Chain):
-                module.compiled = on and whole
-        for _, block in self.named_blocks():
-            if isinstance(block.log_det, ExactLogDet):
-                block.log_det.compiled = on
-            elif isinstance(block.g, RowNetwork):
-                block.g.compiled = on
+        for stack in self.stacks():
+            stack.compile_blocks(on)
+
+    def save_memory(self, on: bool = True) -> None:
+        """Rebuild blocks in the backward pass instead of keeping them, or keep them. No number changes."""
+        for stack in self.stacks():
+            stack.save = on
+
+    def frozen(self, compile: bool = False) -> FrozenFlow:
+        """The flow for serving: weights prepared once, nothing checked again; with `compile`, a compiled `log_prob`."""
+        from idensenet.frozen import FrozenFlow
+
+        return FrozenFlow(self, compile)
 
     def certify(self) -> Certificate:
         """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
-        with torch.no_grad(), fresh_norms(self):
+        with torch.no_grad(), EXACT.products(self.device):
+            refresh_norms(self.body)
             return certificate(self.named_blocks(), self.body)
 
     def inverse_error(self, z: Tensor, context: Tensor | None = None) -> Tensor:
@@ -302,8 +364,9 @@ class Flow(nn.Module):
         """
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
-        with torch.no_grad(), fresh_norms(self):
-            return inverse_error(self.named_blocks(), self.body, z, self._given(context, len(z)))
+        with torch.no_grad(), EXACT.products(self.device):
+            call = Call(self._draws(z, None), self.prepare().body, self._given(context, len(z)))
+            return inverse_error(self.named_blocks(), self.body, z, call)
 
     # The concatenation
 

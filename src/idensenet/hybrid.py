@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import ActNorm, Bijection, Chain
-from idensenet.flow import Flow
-from idensenet.lipschitz import fresh_norms
+from idensenet.bijections import ActNorm, Bijection, Call, Chain
+from idensenet.flow import Flow, Prepared
 
 
 class Head(nn.Module):
@@ -17,6 +16,7 @@ class Head(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
+        self.channels = channels
         self.conv = nn.Conv2d(channels, width, 3, padding=1)
         self.norm = ActNorm(width)
 
@@ -25,10 +25,11 @@ class Head(nn.Module):
         return self.conv.out_channels
 
     def initialize(self, x: Tensor) -> None:
-        self.norm.initialize(self.conv(x))
+        self.norm.learn(self.conv(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.conv(x))[0]).mean((2, 3))
+        self.norm.check_ready()
+        return torch.relu(self.norm.affine(self.conv(x), self.norm.log_scale[0], self.norm.shift[0])).mean((2, 3))
 
 
 class VectorHead(nn.Module):
@@ -36,6 +37,7 @@ class VectorHead(nn.Module):
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
+        self.dims, self.hidden = dims, hidden
         self.linear = nn.Linear(dims, hidden)
         self.width = dims + hidden
 
@@ -49,8 +51,9 @@ class VectorHead(nn.Module):
 class Classifier(nn.Module):
     """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head."""
 
-    def __init__(self, heads: Mapping[int, Head | VectorHead], classes: int) -> None:
+    def __init__(self, heads: Mapping[int | str, Head | VectorHead], classes: int) -> None:
         super().__init__()
+        self.classes = classes
         self.heads = nn.ModuleDict({str(scale): head for scale, head in heads.items()})
         self.linear = nn.Linear(sum(head.width for head in heads.values()), classes)
 
@@ -90,35 +93,45 @@ class HybridFlow(Flow):
         assert isinstance(self.body, Chain)
         return self.body
 
-    def _initialize_body(self, x: Tensor, **given: Tensor) -> None:
+    def _initialize_body(self, x: Tensor, call: Call) -> None:
         for i, scale in enumerate(self.scales):
-            x = scale.initialize(x, **given)
+            x = scale.start(x, call.part(i))
             if self.classifier.wants(i):
                 self.classifier.initialize(i, x)
 
-    def classify(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
+    def classify(
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        context: Tensor | None = None,
+        prepared: Prepared | None = None,
+    ) -> Tensor:
         """Class logits, [batch, classes]; no log-determinant is computed."""
-        with fresh_norms(self):
-            x, _, _ = self._prepare(x, generator, False)
-            given = self._given(context, len(x))
+        prepared = prepared or self.prepare()
+        with prepared.precision.products(self.device):
+            x, _, call = self._before(x, generator, False, context, prepared)
             features = []
             for i, scale in enumerate(self.scales):
-                x = scale.encode(x, **given)
+                x = scale.push_value(x, call.part(i))
                 if self.classifier.wants(i):
                     features.append(x)
             logits: Tensor = self.classifier(features)
         return logits
 
     def log_prob_and_logits(
-        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
         """log p(x) and the class logits, from one pass."""
-        with fresh_norms(self):
-            x, total, draws = self._prepare(x, generator, False)
-            given = self._given(context, len(x))
+        prepared = prepared or self.prepare()
+        with prepared.precision.products(self.device):
+            x, total, call = self._before(x, generator, False, context, prepared)
             features = []
             for i, scale in enumerate(self.scales):
-                x, log_det = scale(x, draws.fold(i), **given)
+                x, log_det = scale.push(x, call.part(i))
                 total = total + log_det
                 if self.classifier.wants(i):
                     features.append(x)

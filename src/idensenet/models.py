@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,10 +31,11 @@ from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
 from idensenet.errors import OptionError, ShapeError, nearest
 from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow, VectorHead
-from idensenet.lipschitz import Network, Pieces, dense_block, residual_net
-from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
+from idensenet.lipschitz import LipschitzMap, Network, Pieces, dense_block, residual_net
+from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
 from idensenet.lipschitz.norms import checked_norm
 from idensenet.logdet import (
+    LOG_DETS,
     AdaptiveLogDet,
     ExactLogDet,
     Geometric,
@@ -46,47 +47,69 @@ from idensenet.logdet import (
     SeriesLogDet,
 )
 from idensenet.logdet.series import Probe
+from idensenet.registry import Registry
 from idensenet.solve import Anderson, Newton, Picard, Solver
 
+NEAR = 0.05  # factor of the closing weights of a block that starts near the identity
+Made = TypeVar("Made")
 
-def _choose(what: str, name: str, options: dict[str, Callable[[], Any]]) -> Any:
-    if name not in options:
-        raise OptionError(f"{what}={name!r} is not known; {nearest(name, sorted(options))}")
-    return options[name]()
+
+def _choose(option: str, name: str, known: Registry[Made] | dict[str, Callable[..., Made]]) -> Callable[..., Made]:
+    if name not in known:
+        raise OptionError(f"{option}={name!r} is not known; {nearest(name, sorted(known))}")
+    return known[name]
+
+
+# Log-determinants and solvers by name
+
+
+def _law(config: LogDetConfig) -> Law:
+    laws: dict[str, Callable[..., Law]] = {"poisson": Poisson, "geometric": Geometric}
+    return _choose("logdet.law", config.law, laws)(config.law_parameter)
+
+
+def _probes(config: LogDetConfig, evaluation: bool) -> tuple[int, Probe]:
+    kinds: dict[str, Callable[..., Probe]] = {"rademacher": lambda: "rademacher", "gaussian": lambda: "gaussian"}
+    return config.eval_probes if evaluation else config.probes, _choose("logdet.probe", config.probe, kinds)()
+
+
+def _series(config: LogDetConfig, evaluation: bool) -> LogDet:
+    return SeriesLogDet(config.eval_terms if evaluation else config.terms, *_probes(config, evaluation))
+
+
+def _roulette(config: LogDetConfig, evaluation: bool) -> LogDet:
+    terms = config.eval_terms if evaluation else config.exact_terms
+    return RouletteLogDet(_law(config), terms, *_probes(config, evaluation))
+
+
+def _adaptive(config: LogDetConfig, evaluation: bool) -> LogDet:
+    probes, probe = _probes(config, evaluation)
+    return AdaptiveLogDet(config.tolerance, probes=probes, probe=probe)
+
+
+def _krylov(config: LogDetConfig, evaluation: bool) -> LogDet:
+    probes, probe = _probes(config, evaluation)
+    return KrylovLogDet(config.tolerance, 30 if evaluation else config.terms, probes=probes, probe=probe)
+
+
+LOG_DETS.register("exact", lambda config, evaluation: ExactLogDet())
+LOG_DETS.register("series", _series)
+LOG_DETS.register("roulette", _roulette)
+LOG_DETS.register("adaptive", _adaptive)
+LOG_DETS.register("krylov", _krylov)
 
 
 def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
     """The estimator that a configuration asks for, in training or in evaluation."""
-    probe: Probe = _choose("logdet.probe", config.probe, {"rademacher": lambda: "rademacher", "gaussian": lambda: "gaussian"})
-    probes = config.eval_probes if evaluation else config.probes
-    low = config.bfloat16 and not evaluation
-    if low and config.method not in ("series", "roulette"):
-        raise OptionError(f"logdet.bfloat16 is for the methods series and roulette, not for {config.method!r}; leave it out.")
-    law: Law = _choose(
-        "logdet.law",
-        config.law,
-        {"poisson": lambda: Poisson(config.law_parameter), "geometric": lambda: Geometric(config.law_parameter)},
-    )
-    chosen: LogDet = _choose(
-        "logdet.eval_method" if evaluation else "logdet.method",
-        config.eval_method if evaluation else config.method,
-        {
-            "exact": ExactLogDet,
-            "series": lambda: SeriesLogDet(config.eval_terms if evaluation else config.terms, probes, probe, low),
-            "roulette": lambda: RouletteLogDet(
-                law, config.eval_terms if evaluation else config.exact_terms, probes, probe, low
-            ),
-            "adaptive": lambda: AdaptiveLogDet(config.tolerance, probes=probes, probe=probe),
-            "krylov": lambda: KrylovLogDet(config.tolerance, 30 if evaluation else config.terms, probes=probes, probe=probe),
-        },
-    )
-    return chosen
+    _law(config), _probes(config, evaluation)  # wrong names are errors whether they are used or not
+    option, name = ("eval_method", config.eval_method) if evaluation else ("method", config.method)
+    return _choose(f"logdet.{option}", name, LOG_DETS)(config, evaluation)
 
 
 def make_solver(config: SolverConfig) -> Solver:
-    kinds: dict[str, Callable[[], Any]] = {"picard": lambda: Picard, "anderson": lambda: Anderson, "newton": lambda: Newton}
-    solver: Solver = _choose("solver.method", config.method, kinds)(config.tol, config.max_steps)
-    return solver
+    """The solver that a configuration asks for."""
+    kinds: dict[str, Callable[..., Solver]] = {"picard": Picard, "anderson": Anderson, "newton": Newton}
+    return _choose("solver.method", config.method, kinds)(config.tol, config.max_steps)
 
 
 class Builder:
@@ -102,77 +125,47 @@ class Builder:
         if len(self.growths) != len(m.blocks):
             raise OptionError(f"growth={m.growth} must be one number, or one for each of the {len(m.blocks)} scales.")
 
-    def _residual(self, g: Network | ConditionalNetwork) -> ResidualBlock:
-        logdet = self.config.logdet
+    def growth(self, scale: int) -> int:
+        """The growth of a scale; -1 stands for the fully connected blocks at the end of an image model."""
+        return self.model.fc_growth if scale < 0 else self.growths[scale]
+
+    def stack(self, g: Network | ConditionalNetwork, channels: int) -> ResidualBlock:
+        """Residual blocks with these networks, and an ActNorm behind each if the model has them."""
+        m, logdet = self.model, self.config.logdet
+        if m.start == "identity":
+            closing = (g.inner if isinstance(g, ConditionalNetwork) else g).layers[-1]
+            assert isinstance(closing, LipschitzMap)
+            with torch.no_grad():
+                closing.weight.mul_(NEAR)
+                closing.bias.zero_()
         return ResidualBlock(
             g,
             make_log_det(logdet),
             make_log_det(logdet, evaluation=True),
             make_solver(self.config.solver),
-            logdet.recompute,
+            ActNorm(channels, g.blocks) if m.actnorm else None,
+            self.config.train.memory == "save",
         )
 
-    def _conditional_network(self, dims: int, growth: int) -> ConditionalNetwork:
+    def conditional(self, inner: Network, dims: int) -> ConditionalNetwork:
+        """The network on (x, embedding of the context)."""
         m = self.model
-        shape = [dims + m.context_features]
-        if m.block == "dense":
-            inner: Network = dense_block(shape, m.depth, growth, self.pieces, outputs=dims)
-        else:
-            widths = [m.width] * m.depth
-            inner = residual_net(shape, widths, [1] * (m.depth + 1), self.pieces, small_last=True, outputs=dims)
-        return ConditionalNetwork(inner, embedding(m.context, m.context_width, m.context_features), dims, m.context_features)
+        return ConditionalNetwork(inner, Embedding(m.context, m.context_width, m.context_features, inner.blocks), dims)
 
-    def _network(self, shape: Sequence[int], image: bool, growth: int) -> Network | ConditionalNetwork:
-        m, c = self.model, shape[0]
-        activate = self.built > 0 or not image
-        if m.context:
-            return self._conditional_network(c, growth)
-        if m.block == "dense":
-            return dense_block(shape, m.depth, growth, self.pieces)
-        if m.block == "extended":
-            widths = [c + growth * (i + 1) for i in range(m.depth)]
-            return residual_net(shape, widths, [*[3] * m.depth, 1], self.pieces, activate, small_last=not image)
-        if image:
-            return residual_net(shape, [m.width] * 2, [3, 1, 3], self.pieces, activate)
-        return residual_net(shape, [m.width] * m.depth, [1] * (m.depth + 1), self.pieces, activate, small_last=True)
-
-    def _fc_network(self, dims: int) -> Network:
-        m = self.model
-        if m.block == "dense":
-            return dense_block([dims], m.depth, m.fc_growth, self.pieces, first=m.fc_first)
-        if m.block == "extended":
-            widths = [m.fc_first + m.fc_growth * i for i in range(m.depth + 1)]
-        else:
-            widths = [m.fc_width] * 2
-        return residual_net([dims], widths, [1] * (len(widths) + 1), self.pieces)
-
-    def block(self, shape: Sequence[int], scale: int) -> list[Bijection]:
-        """One block of a scale, and the ActNorms that stand around it."""
+    def blocks(self, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+        """The blocks of a scale, with the ActNorm and the conditional shift before the very first."""
         m = self.model
         parts: list[Bijection] = [ActNorm(shape[0])] if m.actnorm and self.built == 0 else []
         if m.context and self.built == 0:
             parts.append(ConditionalAffine(shape[0], m.context, m.context_width))
-        if m.block in ("coupling", "glow"):
-            if m.block == "glow":
-                parts.append(InvertibleConv1x1(shape[0]))
-            mask = (checkerboard_mask if scale == 0 and len(shape) == 3 else channel_mask)(shape, self.built % 2 == 1)
-            parts.append(Coupling(coupling_net(shape, m.width), mask))
-        else:
-            parts.append(self._residual(self._network(shape, len(shape) == 3, self.growths[scale])))
-        self.built += 1
-        return [*parts, ActNorm(shape[0])] if m.actnorm else parts
+        parts += _choose("block", m.block, BLOCKS)(self, shape, count, scale)
+        self.built += count
+        return parts
 
     def fully_connected(self, shape: Sequence[int]) -> Chain:
-        m, dims = self.model, math.prod(shape)
-        parts: list[Bijection] = [Flatten(shape)]
-        for i in range(m.fc_blocks):
-            if m.block in ("coupling", "glow"):
-                parts.append(Coupling(coupling_net([dims], m.fc_width), channel_mask([dims], i % 2 == 1)))
-            else:
-                parts.append(self._residual(self._fc_network(dims)))
-            if m.actnorm:
-                parts.append(ActNorm(dims))
-        return Chain([*parts, Invert(Flatten(shape))])
+        """The fully connected blocks at the end of an image model."""
+        blocks = self.blocks([math.prod(shape)], self.model.fc_blocks, -1)
+        return Chain([Flatten(shape), *blocks, Invert(Flatten(shape))])
 
     def body(self) -> tuple[Chain, list[tuple[int, ...]]]:
         """The scales, and the shape after each of them."""
@@ -181,7 +174,7 @@ class Builder:
         scales: list[Chain] = []
         shapes: list[tuple[int, ...]] = []
         for i, count in enumerate(m.blocks):
-            parts = [part for _ in range(count) for part in self.block(shape, i)]
+            parts = self.blocks(shape, count, i)
             if i < len(m.blocks) - 1:
                 if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
                     raise ShapeError(
@@ -234,9 +227,9 @@ class Builder:
 
     def flow(self) -> Flow:
         m = self.model
-        known = ("dense", "residual", "extended", "coupling", "glow")
-        if m.block not in known:
-            raise OptionError(f"block={m.block!r} is not known; {nearest(m.block, list(known))}")
+        _choose("block", m.block, BLOCKS)
+        if m.start not in ("random", "identity"):
+            raise OptionError(f"start={m.start!r} is not known; use 'random' or 'identity'.")
         if len(m.shape) not in (1, 3) or min(m.shape) < 1 or not m.blocks or min(m.blocks) < 1:
             raise ShapeError(
                 f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."
@@ -255,6 +248,101 @@ class Builder:
         taps = [*range(scales - 1), len(shapes) - 1]
         classifier = Classifier({i: Head(shapes[i][0], m.head_width) for i in taps}, m.classes)
         return HybridFlow(body, classifier, m.shape, shapes[-1], self.preprocess(), m.levels)
+
+
+# Blocks by name
+
+BlockMaker = Callable[[Builder, Sequence[int], int, int], list[Bijection]]
+BLOCKS: Registry[list[Bijection]] = Registry("block")
+
+
+def register_block(name: str, make: BlockMaker) -> None:
+    """Make a kind of block usable by name in `--model.block`.
+
+    Args:
+        name: The name.
+        make: Called with the builder, the shape, the number of blocks and the scale (-1 for fully connected blocks after
+            images); returns the bijections of that scale.
+    """
+    BLOCKS.register(name, make)
+
+
+def _dense(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    m, growth = builder.model, builder.growth(scale)
+    if m.context:
+        inner = dense_block([shape[0] + m.context_features], m.depth, growth, builder.pieces, outputs=shape[0], blocks=count)
+        return [builder.stack(builder.conditional(inner, shape[0]), shape[0])]
+    g = dense_block(shape, m.depth, growth, builder.pieces, m.fc_first if scale < 0 else None, blocks=count)
+    return [builder.stack(g, shape[0])]
+
+
+def _residual(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    m, pieces = builder.model, builder.pieces
+    if m.context:
+        inputs, widths = [shape[0] + m.context_features], [m.width] * m.depth
+        kernels = [1] * (m.depth + 1)
+        inner = residual_net(inputs, widths, kernels, pieces, small_last=True, outputs=shape[0], blocks=count)
+        return [builder.stack(builder.conditional(inner, shape[0]), shape[0])]
+    if scale < 0:
+        return _nets(builder, shape, count, [m.fc_width] * 2, [1, 1, 1])
+    if len(shape) == 3:
+        return _nets(builder, shape, count, [m.width] * 2, [3, 1, 3])
+    return _nets(builder, shape, count, [m.width] * m.depth, [1] * (m.depth + 1), small_last=True)
+
+
+def _extended(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    """Residual networks as deep and as wide as the features of a dense block."""
+    m, growth = builder.model, builder.growth(scale)
+    if scale < 0:
+        widths = [m.fc_first + growth * i for i in range(m.depth + 1)]
+        return _nets(builder, shape, count, widths, [1] * (len(widths) + 1))
+    widths = [shape[0] + growth * (i + 1) for i in range(m.depth)]
+    return _nets(builder, shape, count, widths, [*[3] * m.depth, 1], small_last=len(shape) == 1)
+
+
+def _nets(
+    builder: Builder,
+    shape: Sequence[int],
+    count: int,
+    widths: Sequence[int],
+    kernels: Sequence[int],
+    small_last: bool = False,
+) -> list[Bijection]:
+    """Stacks of residual networks. The very first block of an image model begins without an activation."""
+    alone = 1 if builder.built == 0 and len(shape) == 3 else 0
+    return [
+        builder.stack(residual_net(shape, widths, kernels, builder.pieces, active, small_last, blocks=k), shape[0])
+        for k, active in ((alone, False), (count - alone, True))
+        if k
+    ]
+
+
+def _coupling(builder: Builder, shape: Sequence[int], count: int, scale: int, mixed: bool = False) -> list[Bijection]:
+    m, parts = builder.model, list[Bijection]()
+    width = m.fc_width if scale < 0 else m.width
+    for i in range(count):
+        if mixed and scale >= 0:
+            parts.append(InvertibleConv1x1(shape[0]))
+        swap = (i if scale < 0 else builder.built + i) % 2 == 1
+        mask = (checkerboard_mask if scale == 0 and len(shape) == 3 else channel_mask)(shape, swap)
+        parts.append(Coupling(coupling_net(shape, width), mask))
+        if m.actnorm:
+            parts.append(ActNorm(shape[0]))
+    return parts
+
+
+def _glow(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    return _coupling(builder, shape, count, scale, mixed=True)
+
+
+for _name, _make in {
+    "dense": _dense,
+    "residual": _residual,
+    "extended": _extended,
+    "coupling": _coupling,
+    "glow": _glow,
+}.items():
+    BLOCKS.register(_name, _make)
 
 
 def build(name: str, **overrides: Any) -> Flow:

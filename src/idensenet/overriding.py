@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from idensenet.errors import OptionError, nearest
 
+GONE = {
+    "recompute": "logdet.recompute is gone; use train.memory: keep or save",
+    "bfloat16": "logdet.bfloat16 is gone; use train.precision: bf16-mixed",
+}
+
 
 def _fitting(name: str, value: Any, old: Any, kind: str) -> Any:
     """The value in the type of the one it replaces."""
-    switch, _, more = kind.partition(" | Literal[")
-    if switch == "bool" and more:
-        if isinstance(value, bool) or (isinstance(value, str) and repr(value) in more):
-            return value
-        raise OptionError(f"{name}={value!r} cannot be used; use one of True, False, {more.rstrip(']')}.")
     optional, number_or_more = "None" in kind, kind == "int | tuple[int, ...]"
     try:
         if value is None and optional:
@@ -43,6 +43,8 @@ def override(config: T, values: Mapping[str, Any]) -> T:
     changed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
+            if name in GONE:
+                raise OptionError(f"{GONE[name]}.")
             raise OptionError(f"There is no option {name!r}; {nearest(name, sorted(fields))}")
         old = fields[name]
         if dataclasses.is_dataclass(old) and not isinstance(old, type):

@@ -1,122 +1,81 @@
-"""The public call that is under way: in it weights do not change, so norms are looked at once and blocks are prepared once."""
+"""Which products may be rounded. Norms, log-determinants, solvers and certificates never are."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-Kind = TypeVar("Kind", bound=nn.Module)
-
-
-class Scope(threading.local):
-    """The public call that is under way: its depth, the model it is about, and what was prepared for its blocks."""
-
-    depth = 0
-    root: nn.Module | None = None
-
-    def __init__(self) -> None:
-        self.packs: dict[Any, Any] = {}
-        self.parts: set[int] = set()  # of the model, named once somebody asks
-
-    def covers(self, module: nn.Module) -> bool:
-        """Whether the call that is under way is about this module; one about no model in particular is about all."""
-        if self.root is None or module is self.root:
-            return True
-        if not self.parts:
-            self.parts.update(map(id, self.root.modules()))
-        return id(module) in self.parts
+from idensenet.errors import OptionError
 
 
-class Updates:
-    """How often norms were written, of whatever model and by whatever thread."""
+@dataclass(frozen=True)
+class Precision:
+    """The policy of a training step: how the products of the residual branches are rounded, forwards and backwards.
 
-    count = 0
+    Args:
+        bfloat16: Compute values and tangents of the branches in bfloat16. Master weights, norms, sums of log-determinants
+            and the optimiser keep their number type.
+        tf32: Allow TF32 in float32 products on CUDA.
+    """
+
+    bfloat16: bool = False
+    tf32: bool = False
+
+    @classmethod
+    def of(cls, name: str, tf32: bool = False) -> Precision:
+        """The policy by the name that `--train.precision` takes."""
+        if name not in ("32-true", "64-true", "bf16-mixed"):
+            raise OptionError(f"train.precision={name!r} is not known; use 32-true, 64-true or bf16-mixed.")
+        return cls(name == "bf16-mixed", tf32)
+
+    def rounded(self, weight: Tensor) -> Tensor:
+        """A prepared weight in the number type of its products."""
+        return weight.bfloat16() if self.bfloat16 and weight.dtype == torch.float32 else weight
+
+    @contextmanager
+    def products(self, device: torch.device) -> Iterator[None]:
+        """Inside, products are computed as this policy says, whatever autocast and the global TF32 switches say."""
+        with ExitStack() as stack:
+            if torch.is_autocast_enabled(device.type):
+                stack.enter_context(torch.autocast(device.type, enabled=False))
+            if device.type == "cuda":
+                stack.enter_context(_tf32(self.tf32))
+            yield
 
 
-scope, updates = Scope(), Updates()
-
-
-@lru_cache(maxsize=1)
-def _cuda() -> bool:
-    return torch.cuda.is_available()
+EXACT = Precision()
 
 
 @contextmanager
-def all_digits() -> Iterator[None]:
-    """Convolutions are those of float32, not of the shorter numbers that CUDA takes for them unless told otherwise: norms and
-    inverses need the digits."""
-    if not _cuda():
-        yield
-        return
-    place: Any = torch.backends.cudnn
-    name, exact = "allow_tf32", cast(Any, False)
-    if hasattr(place, "conv"):  # where there is the newer switch, the older one may not be read
-        place, name, exact = place.conv, "fp32_precision", "ieee"
-    before = getattr(place, name)
-    setattr(place, name, exact)
+def _tf32(allowed: bool) -> Iterator[None]:
+    places: list[tuple[Any, str, Any]] = []
+    for owner in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        inner = getattr(owner, "conv", owner)
+        if hasattr(inner, "fp32_precision"):  # where the newer switch exists, the older one must not be read
+            places.append((inner, "fp32_precision", "tf32" if allowed else "ieee"))
+        else:
+            places.append((owner, "allow_tf32", cast(Any, allowed)))
+    before = [getattr(owner, name) for owner, name, _ in places]
+    for owner, name, value in places:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(place, name, before)
+        for (owner, name, _), value in zip(places, before, strict=True):
+            setattr(owner, name, value)
 
 
 @contextmanager
-def without_autocast(device: torch.device) -> Iterator[None]:
-    """What follows needs all the digits of its tensors."""
-    if not torch.is_autocast_enabled(device.type):
-        yield
-        return
-    with torch.autocast(device.type, enabled=False):
-        yield
-
-
-@contextmanager
-def own_precision(weight: Tensor) -> Iterator[None]:
-    """Norms stay when the call is over, so neither autocast nor inference mode has a part in them, unless the weight has."""
+def for_norms(weight: Tensor) -> Iterator[None]:
+    """Norms outlive the call that computes them: autocast, TF32 and inference mode have no part in them, nor has a graph."""
     with ExitStack() as stack:
-        stack.enter_context(without_autocast(weight.device))
+        stack.enter_context(EXACT.products(weight.device))
         if torch.is_inference_mode_enabled() and not weight.is_inference():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(all_digits())
         yield
-
-
-@contextmanager
-def norms_settled(root: nn.Module | None = None) -> Iterator[None]:
-    """Inside, weights do not change, so their norms are not looked at again."""
-    if scope.depth > 0:
-        scope.depth += 1
-        try:
-            yield
-        finally:
-            scope.depth -= 1
-        return
-    scope.root, scope.depth = root, 1
-    try:
-        with all_digits():
-            yield
-    finally:
-        scope.root, scope.depth = None, 0
-        scope.packs.clear()
-        scope.parts.clear()
-
-
-def under(root: nn.Module, kind: type[Kind]) -> list[Kind]:
-    """All modules of a kind, each once, in order, and none inside another. It is asked for in every step, and `root.modules()`
-    takes its time to name them."""
-    found: dict[int, Kind] = {}
-    waiting: list[nn.Module] = [root]
-    while waiting:
-        module = waiting.pop()
-        if isinstance(module, kind):
-            found[id(module)] = module
-        else:
-            waiting.extend(m for m in reversed(module._modules.values()) if m is not None)
-    return list(found.values())

@@ -10,23 +10,33 @@ import torch
 from torch import Tensor
 
 from idensenet.config import Config
-from idensenet.errors import CheckpointError, InputError
+from idensenet.errors import CheckpointError
 from idensenet.files import save_tensors
 from idensenet.flow import Flow
 from idensenet.models import build_config
+from idensenet.structure import describe, restore
+
+FORMAT = 2
 
 
 def save(flow: Flow, path: str | Path) -> Path:
-    """Write a model to a folder: weights as safetensors, configuration as JSON. Each file appears whole or not at all."""
-    if flow.config is None:
-        raise InputError("Only a flow that build() or load() made can be saved to a folder; use its state_dict() otherwise.")
+    """Write a model to a folder: weights as safetensors, its configuration or structure as JSON.
+
+    Each file appears whole or not at all. A flow that was assembled by hand is saved by its structure; classes of one's own
+    must be registered with `register_class`.
+    """
     folder = Path(path)
+    config = None if flow.config is None else flow.config.as_dict()
+    description = {
+        "format": FORMAT,
+        "dtype": str(flow.dtype).removeprefix("torch."),
+        "config": config,
+        "structure": describe(flow) if config is None else None,
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    config = flow.config.as_dict()
-    text = json.dumps({"format": 1, "dtype": str(flow.dtype).removeprefix("torch."), "config": config}, indent=1)
     weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
     save_tensors(flow.state_dict(), weights_part)
-    config_part.write_text(text + "\n")
+    config_part.write_text(json.dumps(description, indent=1) + "\n")
     for part in (weights_part, config_part):
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -64,7 +74,10 @@ def _model_folder(path: str | Path, step: int | str) -> Path:
 def load(path: str | Path, device: str | torch.device = "cpu", step: int | str = "last") -> Flow:
     """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package.
 
-    Of a run it is that of the last checkpoint, of the `step` given, or of the "best" one by held-out score.
+    Args:
+        path: The folder of a run, a folder that `save` wrote, or the name of a model in the package.
+        device: Where its weights go.
+        step: For a run, which checkpoint: a number, "last", or "best" by held-out score.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -72,9 +85,17 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
     folder = _model_folder(path, step)
     try:
         description = json.loads((folder / "model.json").read_text())
+        if description["format"] != FORMAT:
+            raise CheckpointError(
+                f"The model in {folder} has the format {description['format']}, which this version cannot read; "
+                "load it with the version of idensenet that wrote it, or train it again."
+            )
         state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
-        flow = build_config(Config.from_dict(description["config"]))
+        config = description["config"]
+        flow: Flow = restore(description["structure"]) if config is None else build_config(Config.from_dict(config))
         flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
+    except CheckpointError:
+        raise
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"The model in {folder} is damaged or of another version: {str(error).splitlines()[0]}"

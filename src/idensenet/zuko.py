@@ -20,4 +20,4 @@ class LazyBijection(LazyTransform):  # type: ignore[misc]
         self.bijection, self.event_shape = bijection, tuple(event_shape)
 
     def forward(self, c: Tensor | None = None) -> Transform:
-        return BijectionTransform(self.bijection, self.event_shape, c if self.bijection.conditional else None)
+        return BijectionTransform(self.bijection, self.event_shape, c)

@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from idensenet.bench import peers
+from idensenet.bench import cases, peers
+from idensenet.bench.machine import Machine
 from idensenet.bench.scaling import exponent
-from idensenet.bench.timing import Times, in_turns
+from idensenet.bench.size import SMALL
+from idensenet.bench.timing import Row, Times, in_turns
 from idensenet.bench.work import flops_of
 from idensenet.cli import main
 
@@ -45,7 +47,7 @@ def test_operations_are_those_of_the_products():
 
 def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
     out = tmp_path / "bench.json"
-    names = "[toy,image,memory,sampling,evaluation,spread,scaling,processes]"
+    names = "[toy,image,memory,sampling,serving,evaluation,spread,scaling,processes]"
     drawn = tmp_path / "scaling.png"
     assert main(["bench", "--small", "--threads", "1", "--only", names, "--out", str(out), "--picture", str(drawn)]) == 0
     assert drawn.read_bytes().startswith(b"\x89PNG")
@@ -57,8 +59,12 @@ def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
         "plain convolution",
         "i-DenseNet, eager",
         "Residual Flow",
-        "memory-saving",
+        "eager, memory-saving",
+        "the paper's series",
+        "training step, compiled",
+        "above idle",
         "sampling",
+        "the same, frozen",
         "log-density",
         "spread",
         "time over batch",
@@ -69,7 +75,7 @@ def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
         assert part in shown
     assert all(row["value"] > 0 for row in found["rows"] if "scaling" not in row["what"])  # a tiny model's slope is noise
     spread = next(row for row in found["rows"] if "spread" in row["what"])
-    assert spread["against"] == "roulette, Gaussian probes"
+    assert spread["against"] == "the paper's estimator"
     assert spread["ratio"] > 0
 
 
@@ -105,16 +111,29 @@ def test_a_peer_steps_where_it_is_installed_and_is_left_out_elsewhere(name):
         step()
 
 
-def test_a_memory_saving_block_keeps_its_input_and_u_or_its_input_alone():
+def test_the_row_in_bfloat16_is_there_where_the_processor_has_units_for_it():
+    lines = [Row("x", 1.0, 0.0, "")]
+    for convolution, there in ((1.0, False), (0.5, True)):
+        rows = list(cases.image(SMALL, Machine(convolution, 1.0, 1.0, tuple(lines))))
+        assert any("bf16-mixed" in row.what for row in rows) == there
+        assert all(row.peak is None for row in rows if "bf16" in row.what)
+
+
+def test_a_memory_saving_block_keeps_its_input_and_u_for_each_image_and_its_prepared_weights():
     """The ActNorm between two blocks keeps nothing of its own; everything kept is many times that."""
     from idensenet.bench import memory
 
-    def slope(recompute):
-        options = {"growth": 16, "fc_blocks": 0, "logdet": {"recompute": recompute}}
-        few, more = (memory.kept("cifar10-idensenet-small", {**options, "blocks": [n, 1, 1]}, 2) for n in (1, 3))
-        return (more - few) / 2
+    def kept(mode, batch, blocks):
+        torch.manual_seed(0)  # the same weights for every batch
+        options = {"growth": 16, "fc_blocks": 0, "train": {"memory": mode}, "blocks": [blocks, 1, 1]}
+        return memory.kept("cifar10-idensenet-small", options, batch)
 
-    size = 2 * 3 * 32 * 32 * 4 / 2**20
-    assert slope(True) == pytest.approx((2 + 1 / 32) * size, rel=0.02)
-    assert slope("input") == pytest.approx((1 + 1 / 32) * size, rel=0.02)
-    assert slope(False) > 10 * slope(True)
+    def slope(mode, batch):
+        return (kept(mode, batch, 3) - kept(mode, batch, 1)) / 2
+
+    size = 2 * 3 * 32 * 32 * 4 / 2**20  # of two images
+    saved = {batch: slope("save", batch) for batch in (2, 4)}
+    assert saved[4] - saved[2] == pytest.approx((2 + 1 / 32) * size, rel=0.001)
+    weights = (8 * 9 * (3 + 19 + 35) + 3 * 51) * 4 / 2**20
+    assert weights < 2 * saved[2] - saved[4] < 2.3 * weights  # prepared, and the gradients of their norms where they are active
+    assert slope("keep", 4) - slope("keep", 2) > 10 * (saved[4] - saved[2])

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from sinh_arcsinh import SinhArcsinh
 from torch import Tensor
 
 from idensenet.bijections import (
     ActNorm,
     Affine,
     Bijection,
+    Call,
     Chain,
     ConditionalAffine,
     Coupling,
@@ -26,7 +28,7 @@ from idensenet.bijections import (
     coupling_net,
 )
 from idensenet.lipschitz import LipschitzMap, Pieces, dense_block, residual_net
-from idensenet.lipschitz.conditional import ConditionalNetwork, embedding
+from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
 from idensenet.solve import Newton, Picard
 
 
@@ -53,48 +55,67 @@ def ready(bijection: Bijection, shape: tuple[int, ...], unit: bool = False) -> B
     return jitter(bijection)
 
 
-def dense(shape: tuple[int, ...], pieces: Pieces | None = None, **options) -> ResidualBlock:
-    return ResidualBlock(dense_block(shape, 2, 4, pieces or Pieces(), **options))
+def actnorms(shape: tuple[int, ...], blocks: int, wanted: bool) -> ActNorm | None:
+    return ActNorm(shape[0], blocks) if wanted else None
 
 
-def residual(shape: tuple[int, ...], pieces: Pieces | None = None, activate_first: bool = True) -> ResidualBlock:
+def dense(
+    shape: tuple[int, ...], pieces: Pieces | None = None, blocks: int = 1, norm: bool = False, **options
+) -> ResidualBlock:
+    """A stack of dense blocks, with an ActNorm behind each if it is wanted."""
+    g = dense_block(shape, 2, 4, pieces or Pieces(), blocks=blocks, **options)
+    return ResidualBlock(g, norm=actnorms(shape, blocks, norm))
+
+
+def residual(
+    shape: tuple[int, ...], pieces: Pieces | None = None, activate_first: bool = True, blocks: int = 1, norm: bool = False
+) -> ResidualBlock:
     kernels = [1, 1, 1] if len(shape) == 1 else [3, 1, 3]
-    return ResidualBlock(residual_net(shape, [6, 6], kernels, pieces or Pieces("lipswish"), activate_first))
+    g = residual_net(shape, [6, 6], kernels, pieces or Pieces("lipswish"), activate_first, blocks=blocks)
+    return ResidualBlock(g, norm=actnorms(shape, blocks, norm))
+
+
+def saving(blocks: int = 1, norm: bool = False) -> ResidualBlock:
+    """Blocks that are rebuilt in the backward pass."""
+    return ResidualBlock(dense_block((3,), 2, 4, Pieces(), blocks=blocks), norm=actnorms((3,), blocks, norm), save=True)
 
 
 class AtContext(Bijection):
-    """A conditional bijection at one context: a bijection like any other."""
+    """A conditional bijection at one context: a bijection like any other, which ignores the context of a call."""
 
     def __init__(self, inner: Bijection) -> None:
         super().__init__()
         self.inner = inner
         self.register_buffer("c", torch.tensor([[0.4, -1.3]]))
 
-    def at(self, x: Tensor) -> Tensor:
-        return self.c.expand(len(x), -1)
+    def at(self, x: Tensor, call: Call) -> Call:
+        return Call(call.draws, call.prepared, self.c.expand(len(x), -1))
 
-    def forward(self, x, draws=None):
-        return self.inner(x, draws, context=self.at(x))
+    def prepared(self, precision):
+        return self.inner.prepared(precision)
 
-    def inverse(self, y, draws=None):
-        return self.inner.inverse(y, draws, context=self.at(y))
+    def push(self, x, call):
+        return self.inner.push(x, self.at(x, call))
 
-    def encode(self, x):
-        return self.inner.encode(x, context=self.at(x))
+    def pull(self, y, call):
+        return self.inner.pull(y, self.at(y, call))
 
-    def decode(self, y):
-        return self.inner.decode(y, context=self.at(y))
+    def push_value(self, x, call):
+        return self.inner.push_value(x, self.at(x, call))
 
-    def initialize(self, x):
-        return self.inner.initialize(x, context=self.at(x))
+    def pull_value(self, y, call):
+        return self.inner.pull_value(y, self.at(y, call))
+
+    def start(self, x, call):
+        return self.inner.start(x, self.at(x, call))
 
     def bi_lipschitz(self, norms):
         return self.inner.bi_lipschitz(norms)
 
 
-def conditional(dims: int) -> ResidualBlock:
-    inner = dense_block([dims + 3], 2, 4, Pieces(), outputs=dims)
-    return ResidualBlock(ConditionalNetwork(inner, embedding(2, 5, 3), dims, 3))
+def conditional(dims: int, blocks: int = 1, norm: bool = False) -> ResidualBlock:
+    inner = dense_block([dims + 3], 2, 4, Pieces(), outputs=dims, blocks=blocks)
+    return ResidualBlock(ConditionalNetwork(inner, Embedding(2, 5, 3, blocks), dims), norm=actnorms((dims,), blocks, norm))
 
 
 def whitening() -> Whiten:
@@ -144,7 +165,25 @@ CASES = {
     "residual block, ELU": Case(lambda: residual((2, 3, 3), Pieces("elu")), (2, 3, 3)),
     "residual block, Picard": Case(lambda: ResidualBlock(dense_block((3,), 1, 4, Pieces()), solver=Picard()), (3,)),
     "residual block, Newton": Case(lambda: ResidualBlock(dense_block((3,), 1, 4, Pieces()), solver=Newton()), (3,)),
-    "residual block, recomputed": Case(lambda: ResidualBlock(dense_block((3,), 2, 4, Pieces()), recompute=True), (3,)),
+    "residual block, saving memory": Case(saving, (3,)),
+    "one block and its ActNorm": Case(lambda: dense((4,), norm=True), (4,)),
+    "three dense blocks": Case(lambda: dense((4,), blocks=3), (4,)),
+    "three dense blocks, ActNorm": Case(lambda: dense((4,), blocks=3, norm=True), (4,)),
+    "three dense blocks, two dimensions": Case(lambda: dense((2,), Pieces("lipswish", 0.9), blocks=3), (2,)),
+    "three dense blocks, two dimensions, ActNorm": Case(lambda: dense((2,), blocks=3, norm=True), (2,)),
+    "three dense blocks, first map": Case(lambda: dense((6,), Pieces("leakylipswish"), blocks=3, first=4), (6,)),
+    "three dense blocks, fixed concatenation": Case(lambda: dense((4,), Pieces("tanh", learnable=False), blocks=3), (4,)),
+    "three dense blocks, images": Case(lambda: dense((2, 3, 3), blocks=3), (2, 3, 3)),
+    "three dense blocks, images, ActNorm": Case(lambda: dense((2, 3, 2), blocks=3, norm=True), (2, 3, 2)),
+    "three dense blocks, 1-norm, ActNorm": Case(lambda: dense((4,), Pieces(norm=1), blocks=3, norm=True), (4,), norm=1.0),
+    "three dense blocks, inf-norm, images": Case(
+        lambda: dense((2, 3, 2), Pieces(norm=float("inf")), blocks=3), (2, 3, 2), norm=float("inf")
+    ),
+    "three residual blocks": Case(lambda: residual((4,), blocks=3), (4,)),
+    "three residual blocks, ActNorm": Case(lambda: residual((4,), Pieces("leakylipswish"), blocks=3, norm=True), (4,)),
+    "three residual blocks, images, ActNorm": Case(lambda: residual((2, 3, 2), Pieces("elu"), False, 3, True), (2, 3, 2)),
+    "three blocks, saving memory": Case(lambda: saving(3), (3,)),
+    "three blocks, saving memory, ActNorm": Case(lambda: saving(3, True), (3,)),
     "ActNorm, vectors": Case(lambda: ActNorm(5), (5,), tight=True),
     "ActNorm, images": Case(lambda: ActNorm(3), (3, 2, 4), tight=True),
     "squeeze": Case(Squeeze, (2, 2, 4), tight=True),
@@ -173,12 +212,17 @@ CASES = {
     "conditional chain": Case(
         lambda: AtContext(Chain([ActNorm(3), ConditionalAffine(3, 2, 5), Chain([conditional(3), ActNorm(3)])])), (3,)
     ),
+    "three conditional blocks": Case(lambda: AtContext(conditional(3, 3)), (3,)),
+    "three conditional blocks, ActNorm": Case(lambda: AtContext(conditional(3, 3, norm=True)), (3,)),
+    "conditional blocks behind a split": Case(lambda: AtContext(Split((5,), conditional(3, 2, norm=True))), (5,)),
     "inverted conditional block": Case(lambda: Invert(AtContext(conditional(3))), (3,)),
+    "sinh-arcsinh": Case(lambda: SinhArcsinh(4), (4,)),
     "empty chain": Case(lambda: Chain([]), (3,), tight=True),
     "chain": Case(
         lambda: Chain([Logit(), ActNorm(2), dense((2, 2, 4)), Squeeze(), InvertibleConv1x1(8)]), (2, 2, 4), unit=True
     ),
     "inverted block": Case(lambda: Invert(dense((4,))), (4,)),
+    "three inverted blocks": Case(lambda: Invert(prepared(dense((3,), blocks=3, norm=True), (3,))), (3,)),
     "inverted logit": Case(lambda: Invert(Logit()), (4,)),
     "inverted ActNorm": Case(lambda: Invert(prepared(ActNorm(4), (4,))), (4,), tight=True),
     "nested": Case(
@@ -197,11 +241,18 @@ CASES = {
 }
 
 
-def jacobian(f, x: Tensor) -> Tensor:
-    """[batch, D, D] by autograd, differentiable; f must treat samples on their own."""
+def jacobian(f, x: Tensor, graph: bool = True) -> Tensor:
+    """[batch, D, D] by autograd, row by row, differentiable if a graph is wanted; f must treat samples on their own."""
+    x = x if x.requires_grad else x.detach().requires_grad_()
     y = f(x).flatten(1)
-    rows = [torch.autograd.grad(y[:, i].sum(), x, create_graph=True, allow_unused=True)[0] for i in range(y.shape[1])]
+    options = {"create_graph": graph, "retain_graph": True, "allow_unused": True}
+    rows = [torch.autograd.grad(y[:, i].sum(), x, **options)[0] for i in range(y.shape[1])]
     return torch.stack([torch.zeros_like(x) if row is None else row for row in rows], 1).flatten(2)
+
+
+def log_abs_det(f, x: Tensor) -> Tensor:
+    """log|det| of the whole Jacobian at every sample."""
+    return torch.linalg.slogdet(jacobian(f, x, graph=False)).logabsdet
 
 
 def forward_reference(f, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,10 @@ import pickle
 import pytest
 import torch
 
-from idensenet.bijections import ActNorm, Chain, Split
+from idensenet.bijections import ActNorm, Chain, ResidualBlock, Split
 from idensenet.bijections.actnorm import _Affine
-from idensenet.errors import ShapeError, UninitializedError
+from idensenet.errors import OptionError, ShapeError, UninitializedError
+from idensenet.lipschitz import Pieces, dense_block
 
 
 def batch(*shape):
@@ -50,7 +51,7 @@ def test_a_loaded_one_is_never_initialised_again(copied):
     norm, x = ActNorm(3).double(), batch(64, 3)
     expected = norm.initialize(x)
     other = copied(norm)
-    assert bool(other.initialized)
+    assert bool(other.initialized.all())
     assert torch.equal(other.initialize(x), expected)
     other.initialize(100 * x)
     assert torch.equal(other(x)[0], expected)
@@ -69,7 +70,7 @@ def test_a_constant_channel_is_only_shifted():
     norm, x = ActNorm(2).double(), batch(32, 2)
     x[:, 1] = 7
     y = norm.initialize(x)
-    assert float(norm.log_scale.detach()[1]) == 0
+    assert float(norm.log_scale.detach()[0, 1]) == 0
     assert torch.equal(y[:, 1], torch.zeros(32, dtype=torch.float64))
     torch.testing.assert_close(norm.inverse(y)[0], x)
 
@@ -83,14 +84,14 @@ def test_it_cannot_be_initialised_from_nothing():
     norm = ActNorm(2)
     with pytest.raises(ShapeError, match=r"empty batch"):
         norm.initialize(torch.zeros(0, 2))
-    assert not bool(norm.initialized)
+    assert not bool(norm.initialized.any())
 
 
 def test_data_of_the_wrong_width_are_refused_before_anything_is_set():
     norm = ActNorm(3)
     with pytest.raises(ShapeError, match=r"takes 3 channels, not a tensor of shape \(4, 1\)"):
         norm.initialize(torch.randn(4, 1))
-    assert not bool(norm.initialized)
+    assert not bool(norm.initialized.any())
     norm.initialize(torch.randn(8, 3))
     with pytest.raises(ShapeError, match=r"\(4, 2\)"):
         norm(torch.randn(4, 2))
@@ -102,7 +103,38 @@ def test_a_chain_initialises_each_part_on_what_reaches_it():
     x = batch(64, 4)
     y = chain.initialize(x)
     assert torch.equal(y, chain(x)[0])
-    torch.testing.assert_close(second.log_scale.detach(), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(second.log_scale.detach(), torch.zeros(1, 2, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_a_stack_initialises_the_actnorm_behind_each_block_on_what_reaches_it():
+    norm = ActNorm(3, 4)
+    stack = ResidualBlock(dense_block([3], 2, 4, Pieces(), blocks=4), norm=norm).double()
+    x = batch(64, 3)
+    with pytest.raises(UninitializedError, match=r"flow\.initialize"):
+        stack(x)
+    y = stack.initialize(x)
+    assert norm.initialized.tolist() == [True] * 4
+    with torch.no_grad():
+        torch.testing.assert_close(stack(x)[0], y, rtol=1e-12, atol=1e-12)
+        for k in range(4):
+            x = norm.affine(x + stack.g(x, k), norm.log_scale[k], norm.shift[k])
+            torch.testing.assert_close(x.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+            torch.testing.assert_close(x.std(0, unbiased=False), torch.ones(3, dtype=torch.float64), atol=1e-12, rtol=0)
+    before = copy.deepcopy(norm.state_dict())
+    stack.initialize(100 * batch(64, 3))
+    assert all(torch.equal(before[k], v) for k, v in norm.state_dict().items())
+
+
+def test_one_block_that_has_seen_no_data_is_enough_to_say_so():
+    norm = ActNorm(2, 3)
+    norm.initialized[:2] = True
+    with pytest.raises(UninitializedError, match=r"flow\.initialize"):
+        ResidualBlock(dense_block([2], 1, 4, Pieces(), blocks=3), norm=norm)(torch.zeros(1, 2))
+
+
+def test_as_many_actnorms_as_blocks():
+    with pytest.raises(OptionError, match=r"ActNorm has 2 blocks but g has 3"):
+        ResidualBlock(dense_block([2], 1, 4, Pieces(), blocks=3), norm=ActNorm(2, 2))
 
 
 def test_training_moves_scale_and_shift():

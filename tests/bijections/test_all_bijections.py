@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from bijection_registry import CASES, Case, dense, forward_reference, inverse_reference
+from bijection_registry import CASES, Case, conditional, dense, forward_reference, inverse_reference, jacobian, log_abs_det
 
-from brute import jacobians, log_abs_det
-from idensenet.bijections import ActNorm, Affine, Chain, Invert, Logit, ResidualBlock
-from idensenet.lipschitz import OperatorNorms
+from idensenet.bijections import ActNorm, Affine, Bijection, Chain, ConditionalAffine, Invert, Logit, ResidualBlock, Split
+from idensenet.lipschitz import OperatorNorms, refresh_norms
+from idensenet.logdet import ExactLogDet
 
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -31,7 +31,9 @@ def gradients(bijection, at, value, log_det):
     weights = [torch.randn(t.shape, dtype=t.dtype) for t in (value, log_det)]  # whatever the strides
     loss = (weights[0] * value).sum() + (weights[1] * log_det).sum()
     targets = [at, *bijection.parameters()]
-    found = torch.autograd.grad(loss, targets, allow_unused=True)
+    found, again = (torch.autograd.grad(loss, targets, allow_unused=True, retain_graph=True) for _ in range(2))
+    for a, b in zip(found, again, strict=True):
+        assert (a is None and b is None) or torch.equal(a, b)  # a second backward pass
     return [torch.zeros_like(t) if g is None else g for t, g in zip(targets, found, strict=True)]
 
 
@@ -114,7 +116,7 @@ def test_inputs_that_are_not_contiguous_are_taken(case: Case):
 
 def stretches(bijection, x, norm):
     """The largest and the smallest factor by which the Jacobian stretches a vector, over the samples."""
-    matrices = jacobians(bijection.encode, x)
+    matrices = jacobian(bijection.encode, x, graph=False)
     upper = torch.linalg.matrix_norm(matrices, norm).max()
     return float(1 / torch.linalg.matrix_norm(torch.linalg.inv(matrices), norm).max()), float(upper)
 
@@ -122,6 +124,7 @@ def stretches(bijection, x, norm):
 @every
 def test_bi_lipschitz_constants_bound_what_is_measured(case: Case):
     bijection = case.bijection()
+    refresh_norms(bijection)
     lower, upper = bijection.bi_lipschitz(OperatorNorms(case.norm))
     smallest, largest = stretches(bijection, case.inputs(8), case.norm)
     assert 0 <= lower <= smallest * (1 + 1e-9)
@@ -151,26 +154,93 @@ def test_state_dict_carries_the_whole_bijection(case: Case):
         assert torch.equal(log_det, bijection(x)[1])
 
 
+@every
+def test_a_context_that_nobody_uses_changes_no_bit(case: Case):
+    """Every bijection takes one; the conditional ones of the table are at a context of their own."""
+    bijection, x = case.bijection(), case.inputs()
+    context = torch.randn(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        (y, log_det), (found, its_log_det) = bijection(x), bijection(x, context=context)
+        assert torch.equal(found, y)
+        assert torch.equal(its_log_det, log_det)
+        assert torch.equal(bijection.encode(x, context), bijection.encode(x))
+        (back, log_det), (found, its_log_det) = bijection.inverse(y), bijection.inverse(y, context=context)
+        assert torch.equal(found, back)
+        assert torch.equal(its_log_det, log_det)
+        assert torch.equal(bijection.decode(y, context), back)
+        assert torch.equal(bijection.initialize(x, context), bijection.initialize(x))
+
+
+BEHIND = {
+    "blocks": lambda: conditional(3, 2, norm=True),
+    "affine": lambda: ConditionalAffine(3, 2, 5),
+    "chain": lambda: Chain([ActNorm(3), ConditionalAffine(3, 2, 5), conditional(3)]),
+    "inverse": lambda: Invert(ConditionalAffine(3, 2, 5)),
+}
+
+
+@pytest.mark.parametrize("make", BEHIND.values(), ids=BEHIND)
+def test_a_split_hands_the_context_to_what_is_behind_it(make):
+    rest = make().double().eval()
+    rest.initialize(torch.randn(32, 3, dtype=torch.float64), torch.randn(32, 2, dtype=torch.float64))
+    with torch.no_grad():
+        for p in rest.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    split, x, c = Split((5,), rest), torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)
+    y, log_det = split(x, context=c)
+    close(y, torch.cat([x[:, :2], rest.encode(x[:, 2:], c)], 1), 1e-12)
+    close(log_det, rest(x[:, 2:], context=c)[1], 1e-12)
+    close(split.encode(x, c), y, 1e-12)
+    fresh = Split((5,), rest)  # which has to find out the shape behind it first
+    back, inverse_log_det = fresh.inverse(y, context=c)
+    close(back, x, 1e-9)
+    close(inverse_log_det, -log_det, 1e-8)
+    close(fresh.decode(y, c), x, 1e-9)
+    close(split.initialize(x, c), y, 1e-12)
+    assert float((split.encode(x, c + 1) - y).detach().abs().max()) > 0.01  # the context matters
+
+
 class ForgotPixels(ActNorm):
-    def _log_det(self, x):
-        return self.log_scale.sum().expand(len(x))
+    def log_det(self, x, log_scale):
+        return log_scale.sum().expand(len(x))
 
 
 class ForgotSign(Logit):
-    def inverse(self, y, draws=None):
-        x, log_det = super().inverse(y)
+    def pull(self, y, call):
+        x, log_det = super().pull(y, call)
         return x, -log_det
 
 
 class ForgotGradient(ResidualBlock):
-    def forward(self, x, draws=None):
-        y, log_det = super().forward(x, draws)
+    def push(self, x, call):
+        y, log_det = super().push(x, call)
         return y, log_det.detach()
 
 
 class ForgotImplicitGradient(ResidualBlock):
-    def decode(self, y, context=None):
-        return self.solve(y).value + (y - y.detach())
+    def pull_value(self, y, call):
+        return self.solve(y, call)[0].value + (y - y.detach())
+
+
+class ForgotNorm(ResidualBlock):
+    def push(self, x, call):
+        y, log_det = super().push(x, call)
+        return y, log_det - self.norm.log_det(x, self.norm.log_scale)
+
+
+class ForgotLastBlock(ResidualBlock):
+    """Its log-determinant is of all blocks but one."""
+
+    def push(self, x, call):
+        last, self.eval_log_det = self.eval_log_det, AllButOne()
+        y, log_det = super().push(x, call)
+        self.eval_log_det = last
+        return y, log_det
+
+
+class AllButOne(ExactLogDet):
+    def total(self, found, f):
+        return super().total(found[:-1], f)
 
 
 class ForgotScale(Affine):
@@ -185,6 +255,10 @@ class ForgotScale(Affine):
         (lambda: ForgotSign(), (3,), True, check_log_det),
         (lambda: ForgotGradient(dense((3,)).g), (3,), False, check_gradients),
         (lambda: ForgotImplicitGradient(dense((3,)).g), (3,), False, check_gradients),
+        (lambda: ForgotGradient(dense((3,), blocks=3).g), (3,), False, check_gradients),
+        (lambda: ForgotImplicitGradient(dense((3,), blocks=3).g), (3,), False, check_gradients),
+        (lambda: ForgotNorm(dense((3,), blocks=3).g, norm=ActNorm(3, 3)), (3,), False, check_log_det),
+        (lambda: ForgotLastBlock(dense((3,), blocks=3).g), (3,), False, check_log_det),
     ],
 )
 def test_a_wrong_bijection_is_found_out(make, shape, unit, check):
@@ -203,7 +277,9 @@ def test_wrong_bi_lipschitz_constants_are_found_out():
 def test_every_kind_of_bijection_is_in_the_registry():
     import idensenet.bijections as package
 
-    kinds = {value for name in package.__all__ if isinstance(value := getattr(package, name), type)} - {package.Bijection}
+    found = [value for name in package.__all__ if isinstance(value := getattr(package, name), type)]
+    kinds = {kind for kind in found if issubclass(kind, Bijection)} - {Bijection}
+    assert len(kinds) > 10
     seen = {type(m) for case in CASES.values() for m in case.make().modules()}
     assert kinds <= seen
 

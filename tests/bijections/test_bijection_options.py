@@ -33,6 +33,13 @@ images = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 shapes = st.one_of(vectors, images)
 
 
+def prepared(norm):
+    """With scales of its own already, as some places are reached by no data."""
+    torch.nn.init.normal_(norm.log_scale, std=0.3)
+    norm.initialized.fill_(True)
+    return norm
+
+
 @st.composite
 def residual_blocks(draw):
     shape = draw(shapes)
@@ -43,16 +50,18 @@ def residual_blocks(draw):
         norm=draw(st.sampled_from([1.0, 2.0, math.inf])),
         learnable=draw(st.booleans()),
     )
-    width = 2 * draw(st.integers(1, 3))
+    width, blocks = 2 * draw(st.integers(1, 3)), draw(st.integers(1, 3))
     if draw(st.booleans()):
         first = draw(st.one_of(st.none(), st.integers(1, 4)))
-        g = dense_block(shape, draw(st.integers(1, 3)), width, pieces, first, draw(st.sampled_from([1, 3])))
+        kernel = draw(st.sampled_from([1, 3]))
+        g = dense_block(shape, draw(st.integers(1, 3)), width, pieces, first, kernel, blocks=blocks)
     else:
         widths = [width] * draw(st.integers(1, 3))
         kernels = draw(st.lists(st.sampled_from([1, 3]), min_size=len(widths) + 1, max_size=len(widths) + 1))
-        g = residual_net(shape, widths, kernels, pieces, draw(st.booleans()), draw(st.booleans()))
+        g = residual_net(shape, widths, kernels, pieces, draw(st.booleans()), draw(st.booleans()), blocks=blocks)
     solver = draw(st.sampled_from([Picard(), Anderson(depth=2), Anderson(), Newton()]))
-    return ResidualBlock(g, solver=solver, recompute=draw(st.booleans())), shape, False
+    norm = prepared(ActNorm(shape[0], blocks)) if draw(st.booleans()) else None
+    return ResidualBlock(g, solver=solver, norm=norm, save=draw(st.booleans())), shape, False
 
 
 @st.composite

@@ -39,7 +39,7 @@ def test_a_full_disk_loses_nothing_that_was_saved_and_says_how_to_go_on(tmp_path
     (tmp_path / "disk").mkdir()
     if not _can_mount(tmp_path / "disk"):
         pytest.skip("mounting a small file system is not allowed here")
-    run = [*TINY, "--train.eval_every", "1000", "--train.concatenation_from", "0"]
+    run = [*TINY, "--train.eval_every", "1000", "--train.concatenation_from", "0", "--output.report", "false"]
     train = [sys.executable, "-m", "idensenet.cli", "train", *run, "--output.dir", "run"]
     done = subprocess.run(["unshare", "-rm", "sh", "-c", FULL_DISK, "sh", *train], cwd=tmp_path)
     assert done.returncode == 0, "".join(p.read_text() for p in tmp_path.glob("*.txt"))

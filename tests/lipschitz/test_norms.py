@@ -7,10 +7,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brute import operator_matrix
+from brute import convolve, operator_matrix
 from idensenet.errors import OptionError
 from idensenet.lipschitz import LipschitzConv2d, LipschitzLinear, norms
-from idensenet.lipschitz.linearmap import convolve
 
 
 def toeplitz(weight, size):
@@ -114,9 +113,9 @@ def test_the_tolerance_holds_for_sigma_itself():
     # these end at a second singular value just below the first; none of them far below.
     ratios = []
     for outputs, inputs, k, size in CONVOLUTIONS:
-        start = torch.randn(1, inputs, *size)
-        for weight in torch.randn(12, outputs, inputs, k, k):
-            ratios.append(float(norms.convolution_norms(weight[None], start, 1e-3)[0]) / spectral(weight, size))
+        start, weights = torch.randn(1, inputs, *size), torch.randn(12, outputs, inputs, k, k)
+        found = norms.convolution_norms(weights, start.expand(12, -1, -1, -1), 1e-3)[0]
+        ratios += [float(sigma) / spectral(weight, size) for sigma, weight in zip(found, weights, strict=True)]
     ratio = torch.tensor(ratios, dtype=torch.float64)
     assert float(ratio.max()) <= 1 + 1e-6
     assert float(ratio.min()) >= 1 - 1e-2
@@ -191,15 +190,15 @@ def test_convolution_norm_gradient_is_that_of_autograd(k, height, width):
     inputs=st.integers(1, 3),
 )
 def test_induced_norms_of_convolutions_are_exact(norm, k, height, width, outputs, inputs):
-    weight = torch.randn(outputs, inputs, k, k, dtype=torch.float64)
-    want = torch.linalg.matrix_norm(toeplitz(weight, (height, width)), norm)
-    torch.testing.assert_close(norms.induced_norm(weight, norm, (height, width)), want)
+    weight = torch.randn(3, outputs, inputs, k, k, dtype=torch.float64)
+    want = torch.stack([torch.linalg.matrix_norm(toeplitz(each, (height, width)), norm) for each in weight])
+    torch.testing.assert_close(norms.induced_norms(weight, norm, (height, width)), want)
 
 
 @given(norm=st.sampled_from([1.0, math.inf]), rows=st.integers(1, 5), columns=st.integers(1, 5))
 def test_induced_norms_of_matrices_are_exact(norm, rows, columns):
-    weight = torch.randn(rows, columns, dtype=torch.float64)
-    torch.testing.assert_close(norms.induced_norm(weight, norm, None), torch.linalg.matrix_norm(weight, norm))
+    weight = torch.randn(3, rows, columns, dtype=torch.float64)
+    torch.testing.assert_close(norms.induced_norms(weight, norm, None), torch.linalg.matrix_norm(weight, norm))
 
 
 @pytest.mark.parametrize("norm", [0, 0.5, 1.5, 3, -1, math.nan])

@@ -1,36 +1,52 @@
-"""Small networks, and the log-determinants of x + g(x) and of its series, differentiable, from autograd's Jacobian."""
+"""Small networks, and traces of f(J) and of its series, differentiable, from autograd's Jacobian of the plain layers."""
 
 import torch
 from torch import Tensor
 
-from brute import jacobians
+from brute import plain_network
+from idensenet.bijections import ActNorm, Call, ResidualBlock
 from idensenet.draws import Draws
-from idensenet.lipschitz import LipschitzMap, Network, Pieces, dense_block, refresh_norms, residual_net
-from idensenet.lipschitz.linearmap import Composition, DiagonalMap, LinearMap, MatrixMap
+from idensenet.lipschitz import LinearMap, LipschitzMap, Network, Pieces, dense_block, refresh_norms, residual_net
+from idensenet.logdet import LOG_ONE_PLUS, Estimate, LogDet, PowerSeries
+
+MONOTONE = PowerSeries(((1.0, -1.0), (-1.0, 1.0)))  # log(1 - t) - log(1 + t)
+SERIES = {"log(1 + t)": LOG_ONE_PLUS, "log(1 - t) - log(1 + t)": MONOTONE}
 
 
-def network(name: str) -> Network:
+def network(name: str, blocks: int = 1) -> Network:
     """`dense-<D>`, `residual-<D>`, `dense-conv` or `residual-conv`, float64, at full Lipschitz strength."""
     kind, size = name.split("-")
     shape = [2, 3, 3] if size == "conv" else [int(size)]
     if kind == "dense":
-        g: Network = dense_block(shape, depth=2, growth=6, pieces=Pieces())
+        g: Network = dense_block(shape, depth=2, growth=6, pieces=Pieces(), blocks=blocks)
     else:
-        g = residual_net(shape, [8, 8], [3, 1, 3] if size == "conv" else [1, 1, 1], Pieces("lipswish"))
+        g = residual_net(shape, [8, 8], [3, 1, 3] if size == "conv" else [1, 1, 1], Pieces("lipswish"), blocks=blocks)
     g = g.double()
     maps = [m for m in g.modules() if isinstance(m, LipschitzMap)]
     with torch.no_grad():
         for m in maps:
-            torch.nn.init.orthogonal_(m.weight, gain=3)
+            for weight in m.weight:
+                torch.nn.init.orthogonal_(weight, gain=3)
             m.bias.add_(0.7)  # where the slope of the activations is large
+        refresh_norms(g)
         last = maps[-1].weight
-        if last.ndim == 2:  # the transpose of what comes before, so that eigenvalues do not cancel; with both signs
-            x = torch.ones(1, *shape, dtype=torch.float64)
-            before = jacobians(Network(g.layers[:-1]), x)[0]
-            last.copy_(3 * before.T * torch.tensor([1.0, -1.0]).repeat(shape[0])[: shape[0], None])
-        else:
-            last[:, :2, last.shape[2] // 2, last.shape[3] // 2] += 3 * torch.eye(2)
+        for k in range(blocks):
+            if last.ndim == 3:  # the transpose of what comes before, so that eigenvalues do not cancel; with both signs
+                x = torch.ones(1, *shape, dtype=torch.float64)
+                before = _open_jacobian(g, x, k)
+                last[k] = 3 * before.T * torch.tensor([1.0, -1.0]).repeat(shape[0])[: shape[0], None]
+            else:
+                last[k, :, :2, last.shape[3] // 2, last.shape[4] // 2] += 3 * torch.eye(2)
     return g
+
+
+def _open_jacobian(g: Network, x: Tensor, block: int) -> Tensor:
+    """The Jacobian of all layers but the last, at one sample."""
+
+    class Open:
+        layers = list(g.layers)[:-1]
+
+    return torch.autograd.functional.jacobian(lambda a: plain_network(Open, a[None], block, refresh=False)[0], x[0])
 
 
 def inputs(name: str, batch: int = 3) -> Tensor:
@@ -38,16 +54,68 @@ def inputs(name: str, batch: int = 3) -> Tensor:
     return torch.randn(batch, *([2, 3, 3] if size == "conv" else [int(size)]), dtype=torch.float64, requires_grad=True)
 
 
-def autograd_jacobians(g, x: Tensor) -> Tensor:
+def value_of(g, x: Tensor, block: int = 0) -> Tensor:
+    """g(x) from the plain layers, or from a function."""
+    return plain_network(g, x, block) if isinstance(g, Network) else g(x)
+
+
+def run(method: LogDet, g, x: Tensor, draws: Draws, f: PowerSeries = LOG_ONE_PLUS, save: bool = False, block: int = 0):
+    """g(x) and the estimate for one block of a network, or for whatever is linearizable."""
+    branch = g.prepare()[block] if isinstance(g, Network) else g
+    gx, found = method.measure(branch, x, draws, f, save)
+    return gx, method.total([found], f)
+
+
+def run_stack(
+    method: LogDet, g: Network, x: Tensor, draws: Draws, f=LOG_ONE_PLUS, save=False, norm: ActNorm | None = None, prepared=None
+) -> tuple[Tensor, Estimate]:
+    """All blocks of a stack: what came out, and the estimate of the sum."""
+    block = ResidualBlock(g, method, norm=norm, save=save)
+    block.series = f
+    return block.estimate(x, Call(draws, prepared or g.prepare()))
+
+
+def actnorm(g: Network, channels: int) -> ActNorm:
+    """Initialised, with other scales and shifts for every block."""
+    norm = ActNorm(channels, g.blocks).double()
+    with torch.no_grad():
+        norm.log_scale.normal_(std=0.3)
+        norm.shift.normal_()
+        norm.initialized.fill_(True)
+    return norm
+
+
+def exact_stack(g: Network, x: Tensor, f: PowerSeries = LOG_ONE_PLUS, norm: ActNorm | None = None) -> tuple[Tensor, Tensor]:
+    """The same from the plain layers: x <- x + g_k(x), and the sum of tr f(J) with the log-determinants of the scales."""
+    refresh_norms(g)
+    total, y = torch.zeros(len(x), dtype=x.dtype), x
+    for k in range(g.blocks):
+        gy = plain_network(g, y, k, refresh=False).flatten(1)
+        rows = [torch.autograd.grad(gy[:, i].sum(), y, create_graph=True)[0].flatten(1) for i in range(gy.shape[1])]
+        total = total + trace_of(torch.stack(rows, 1), f)
+        y = y + gy.view_as(y)
+        if norm is not None:
+            shape = (-1, *[1] * (x.ndim - 2))
+            y = torch.exp(norm.log_scale[k]).view(shape) * (y + norm.shift[k].view(shape))
+            total = total + norm.log_scale[k].sum() * (x[0].numel() // norm.channels)
+    return y, total
+
+
+def trace_of(J: Tensor, f: PowerSeries) -> Tensor:
+    """tr f(J) = sum_j a_j log det(I + s_j J)."""
+    unit = torch.eye(J.shape[1], dtype=J.dtype)
+    return sum(a * torch.linalg.slogdet(unit + s * J).logabsdet for a, s in f.pairs)
+
+
+def autograd_jacobians(g, x: Tensor, block: int = 0) -> Tensor:
     """[batch, D, D] from the forward pass alone, with a graph to x and the parameters of g."""
-    gx = g(x).flatten(1)
+    gx = value_of(g, x, block).flatten(1)
     rows = [torch.autograd.grad(gx[:, i].sum(), x, create_graph=True)[0].flatten(1) for i in range(gx.shape[1])]
     return torch.stack(rows, 1)
 
 
-def exact(g, x: Tensor) -> Tensor:
-    J = autograd_jacobians(g, x)
-    return torch.linalg.slogdet(torch.eye(J.shape[1], dtype=J.dtype) + J).logabsdet
+def exact(g, x: Tensor, f: PowerSeries = LOG_ONE_PLUS) -> Tensor:
+    return trace_of(autograd_jacobians(g, x), f)
 
 
 def traces(J: Tensor, terms: int) -> Tensor:
@@ -63,6 +131,12 @@ def series_terms(J: Tensor, terms: int) -> Tensor:
     """(-1)^(k+1)/k tr(J^k), [terms, batch]."""
     k = torch.arange(1, terms + 1, dtype=J.dtype)[:, None]
     return -((-1.0) ** k) / k * traces(J, terms)
+
+
+def monotone_terms(J: Tensor, terms: int) -> Tensor:
+    """The terms of log(1 - t) - log(1 + t) = -2 (t + t^3/3 + t^5/5 + ...), [terms, batch]."""
+    k = torch.arange(1, terms + 1, dtype=J.dtype)[:, None]
+    return torch.where(k % 2 == 1, -2 / k, 0.0) * traces(J, terms)
 
 
 def basis(x: Tensor) -> Tensor:
@@ -83,6 +157,22 @@ def close(a: Tensor, b: Tensor, atol: float) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
+class Matrices(LinearMap):
+    """One matrix per sample, [batch, D, D], or one for all, [1, D, D]."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return torch.einsum("bij,...bj->...bi", self.matrix.expand(v.shape[-2], -1, -1), v)
+
+    def rmatvec(self, u: Tensor) -> Tensor:
+        return torch.einsum("bij,...bi->...bj", self.matrix.expand(u.shape[-2], -1, -1), u)
+
+    def take(self, index: Tensor) -> LinearMap:
+        return self if len(self.matrix) == 1 else Matrices(self.matrix[index])
+
+
 class MatrixNet:
     """g(x) = A x, for whatever matrix."""
 
@@ -93,21 +183,27 @@ class MatrixNet:
         return x @ self.A.T
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return self(x), MatrixMap(self.A)
+        return self(x), Matrices(self.A[None])
+
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        value, J = self.linearize(x)
+        return value, J.matvec(v), J
+
+    def tensors(self) -> list[Tensor]:
+        return [self.A]
+
+    def replaced(self, tensors):
+        return type(self)(tensors[0])
 
 
-class TanhNet:
+class TanhNet(MatrixNet):
     """g(x) = A tanh(x): the spectrum shrinks with the size of x, sample by sample."""
-
-    def __init__(self, A: Tensor) -> None:
-        self.A = A
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.tanh(x) @ self.A.T
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        y = torch.tanh(x)
-        return y @ self.A.T, Composition([DiagonalMap(1 - y * y), MatrixMap(self.A)])
+        return self(x), Matrices(self.A * (1 - torch.tanh(x).square())[:, None])
 
 
 class Spy(LinearMap):
@@ -128,14 +224,25 @@ class Spy(LinearMap):
 
 
 class Spied:
-    """A network whose Jacobian is watched."""
+    """A branch whose Jacobian is watched."""
 
-    def __init__(self, g) -> None:
-        self.g, self.sizes = g, []
+    def __init__(self, g, sizes=None) -> None:
+        self.g = g.prepare()[0] if isinstance(g, Network) else g
+        self.sizes: list[int] = [] if sizes is None else sizes
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         gx, J = self.g.linearize(x)
         return gx, Spy(J, self.sizes)
+
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        gx, product, J = self.g.push(x, v)
+        return gx, product, Spy(J, self.sizes)
+
+    def tensors(self) -> list[Tensor]:
+        return self.g.tensors()
+
+    def replaced(self, tensors):
+        return Spied(self.g.replaced(tensors), self.sizes)
 
 
 def matrix(dims: int, norm: float, symmetric: bool = False) -> Tensor:
@@ -184,13 +291,3 @@ def saved_bytes(run, parameters) -> int:
         result = run()  # alive until everything is counted, so that no address comes twice
     del result
     return sum(kept.values())
-
-
-def enlarged(g):
-    """Weights so large that their norms are in force, and norms that know it."""
-    with torch.no_grad():
-        for p in g.parameters():
-            if p.ndim > 1:
-                p.mul_(4)
-    refresh_norms(g)
-    return g

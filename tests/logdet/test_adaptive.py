@@ -16,6 +16,7 @@ from oracles import (
     inputs,
     matrix,
     network,
+    run,
     uniforms_for,
 )
 
@@ -45,7 +46,7 @@ def expectation(estimator, g, x, probe, law=None):
     draws = GivenDraws(
         probe[:, None].expand(probes, len(lengths), *x.shape[1:]), uniforms_for(law.survival, lengths).expand(probes, -1)
     )
-    value = estimator(g, many, draws)[1].value
+    value = run(estimator, g, many, draws)[1].value
     return ((survival[:-1] - survival[1:]) * value).sum()
 
 
@@ -94,7 +95,7 @@ def test_slow_series_have_no_heavy_tail(c: float):
     truth = math.log1p(c) * d
 
     def errors(law):
-        return AdaptiveLogDet(law=law)(g, x, KeyedDraws(mix(torch.arange(n))))[1].value - truth
+        return run(AdaptiveLogDet(law=law), g, x, KeyedDraws(lambda: mix(torch.arange(n))))[1].value - truth
 
     mine, half = errors(None), errors(Geometric(0.5))
     assert mine.mean().abs() < 4 * mine.std() / n**0.5
@@ -130,10 +131,10 @@ def test_over_a_basis_of_probes_it_is_the_log_determinant_with_its_gradient(name
 def test_for_a_symmetric_jacobian_the_gradient_is_the_derivative_of_the_value_itself():
     # elsewhere v' J^k v has the derivative k v' J^(k-1) dJ v only in expectation over v
     S, x = matrix(4, 1.0, symmetric=True), torch.zeros(3, 4, dtype=torch.float64)
-    draws, estimator = KeyedDraws(mix(torch.arange(3))), AdaptiveLogDet(1e-3, probes=2)
+    draws, estimator = KeyedDraws(lambda: mix(torch.arange(3))), AdaptiveLogDet(1e-3, probes=2)
     a, h = torch.tensor(0.5, dtype=torch.float64, requires_grad=True), 1e-6
-    (slope,) = torch.autograd.grad(estimator(MatrixNet(a * S), x, draws)[1].value.sum(), a)
-    up, down = (estimator(MatrixNet((a.detach() + s * h) * S), x, draws)[1].value.sum() for s in (1, -1))
+    (slope,) = torch.autograd.grad(run(estimator, MatrixNet(a * S), x, draws)[1].value.sum(), a)
+    up, down = (run(estimator, MatrixNet((a.detach() + s * h) * S), x, draws)[1].value.sum() for s in (1, -1))
     close(slope, (up - down) / (2 * h), 1e-7)
 
 
@@ -143,7 +144,7 @@ def test_it_stops_early_where_the_spectrum_is_small():
     counts = []
     for norm in (0.01, 0.3, 0.9):
         g = Spied(MatrixNet(matrix(6, norm, symmetric=True)))
-        AdaptiveLogDet(1e-5)(g, x, none)
+        run(AdaptiveLogDet(1e-5), g, x, none)
         counts.append(len(g.sizes))
     assert counts[0] <= 4
     assert counts[0] < counts[1] < counts[2] <= 99
@@ -154,7 +155,7 @@ def test_no_more_than_the_allowed_terms_are_taken_for_certain():
     draws = GivenDraws(torch.randn(1, 2, 4, dtype=torch.float64), torch.full((1, 2), 0.99, dtype=torch.float64))  # N = 0
     for limit in (1, 2, 7):
         g = Spied(MatrixNet(matrix(4, 0.9)))
-        AdaptiveLogDet(1e-12, min_terms=1, max_terms=limit)(g, x, draws)
+        run(AdaptiveLogDet(1e-12, min_terms=1, max_terms=limit), g, x, draws)
         assert len(g.sizes) == limit - 1  # the first term needs no product with the transpose
 
 
@@ -165,14 +166,14 @@ def test_every_sample_stops_on_its_own_and_leaves_the_work():
     x[hard] = 0
     probe = torch.randn(1, 8, 5, dtype=torch.float64)
     u = torch.full((1, 8), 0.99, dtype=torch.float64)
-    AdaptiveLogDet(1e-6)(g, x, GivenDraws(probe, u))
+    run(AdaptiveLogDet(1e-6), g, x, GivenDraws(probe, u))
     together = list(g.sizes)
     assert together[0] == 8
     assert together[-1] == 1
     alone = []
     for i in range(8):
         g.sizes.clear()
-        AdaptiveLogDet(1e-6)(g, x[i : i + 1], GivenDraws(probe[:, i : i + 1], u[:, i : i + 1]))
+        run(AdaptiveLogDet(1e-6), g, x[i : i + 1], GivenDraws(probe[:, i : i + 1], u[:, i : i + 1]))
         alone.append(len(g.sizes))
     assert len(together) == alone[hard]
     assert max(alone[:hard] + alone[hard + 1 :]) < alone[hard] / 3
@@ -186,9 +187,9 @@ def test_a_batch_gives_the_numbers_of_its_samples(name: str, probes: int):
     x.requires_grad_()
     estimator = AdaptiveLogDet(1e-4, probes=probes, law=Geometric(0.3))
     watched = Spied(g)
-    together = estimator(watched, x, KeyedDraws.of(x))[1].value
+    together = run(estimator, watched, x, KeyedDraws.of(x))[1].value
     assert watched.sizes[-1] < 12  # samples were dropped on the way
-    alone = torch.cat([estimator(g, x[i : i + 1], KeyedDraws.of(x[i : i + 1]))[1].value for i in range(12)])
+    alone = torch.cat([run(estimator, g, x[i : i + 1], KeyedDraws.of(x[i : i + 1]))[1].value for i in range(12)])
     close(together, alone, 1e-12)
     weight = torch.randn(12, dtype=torch.float64)
     close(gradient((weight * together).sum(), g, x), gradient((weight * alone).sum(), g, x), 1e-11)
@@ -197,7 +198,7 @@ def test_a_batch_gives_the_numbers_of_its_samples(name: str, probes: int):
 def test_monte_carlo_is_unbiased_and_the_standard_error_is_right():
     rows, probes, A = 4000, 4, matrix(4, 0.6)
     x = torch.zeros(rows, 4, dtype=torch.float64)
-    _, estimate = AdaptiveLogDet(0.05, probes=probes)(MatrixNet(A), x, KeyedDraws(mix(torch.arange(rows))))
+    _, estimate = run(AdaptiveLogDet(0.05, probes=probes), MatrixNet(A), x, KeyedDraws(lambda: mix(torch.arange(rows))))
     error = estimate.value.std() / rows**0.5
     assert (estimate.value.mean() - torch.linalg.slogdet(torch.eye(4) + A).logabsdet).abs() <= 4 * error
     reported = estimate.standard_error.square().mean().sqrt()
@@ -208,7 +209,7 @@ def test_a_tiny_jacobian_takes_the_fewest_terms():
     g = Spied(MatrixNet(1e-30 * matrix(4, 1.0)))
     probe = torch.randn(1, 2, 4, dtype=torch.float64)
     draws = GivenDraws(probe, torch.full((1, 2), 0.99, dtype=torch.float64))
-    _, estimate = AdaptiveLogDet(min_terms=2)(g, torch.zeros(2, 4, dtype=torch.float64), draws)
+    _, estimate = run(AdaptiveLogDet(min_terms=2), g, torch.zeros(2, 4, dtype=torch.float64), draws)
     assert len(g.sizes) == 1
     torch.testing.assert_close(estimate.value, ((probe @ g.g.A.T) * probe).sum(2)[0], rtol=1e-12, atol=0)
 
@@ -231,4 +232,4 @@ def test_options_out_of_range_are_refused(options, named: str):
 def test_an_empty_batch_has_no_values():
     g, x = network("dense-2"), inputs("dense-2", 0)
     for draws in (GeneratorDraws(), KeyedDraws.of(x)):
-        assert AdaptiveLogDet()(g, x, draws)[1].value.shape == (0,)
+        assert run(AdaptiveLogDet(), g, x, draws)[1].value.shape == (0,)

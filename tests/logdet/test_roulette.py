@@ -3,7 +3,7 @@
 import pytest
 import scipy.stats
 import torch
-from oracles import GivenDraws, MatrixNet, basis, close, exact, gradient, inputs, matrix, network, uniforms_for
+from oracles import GivenDraws, MatrixNet, basis, close, exact, gradient, inputs, matrix, network, run, uniforms_for
 
 from idensenet.draws import GeneratorDraws, KeyedDraws, mix
 from idensenet.errors import OptionError
@@ -63,7 +63,7 @@ def expectation(law, known, exact_terms, g, x, weigh=lambda w: w):
     chances = torch.tensor(known.pmf(lengths.numpy()))
     weights = weigh(law.weights(lengths, exact_terms, exact_terms + law.limit))
     many = x.expand(len(lengths), *x.shape[1:])
-    _, values = series_log_det(g, many, basis(many), weights)
+    _, values = series_log_det(g.prepare()[0], many, basis(many), weights)
     return (chances * values).sum()
 
 
@@ -99,7 +99,7 @@ def test_the_expectation_holds_for_the_estimator_as_it_is_called():
     lengths = torch.arange(law.limit + 1)
     many = x.expand(len(lengths), 3)
     uniforms = uniforms_for(law.survival, lengths).expand(3, -1)
-    _, estimate = RouletteLogDet(law, exact_terms=1, probes=3)(g, many, GivenDraws(basis(many), uniforms))
+    _, estimate = run(RouletteLogDet(law, exact_terms=1, probes=3), g, many, GivenDraws(basis(many), uniforms))
     close((torch.tensor(known.pmf(lengths.numpy())) * estimate.value).sum(), exact(g, x)[0], 1e-8)
 
 
@@ -107,9 +107,9 @@ def test_the_expectation_holds_for_the_estimator_as_it_is_called():
 def test_monte_carlo_where_the_variance_is_finite(probe: str):
     rows, A = 40_000, matrix(4, 0.7)  # 1 - p = 0.7 > 0.7^2
     x = torch.zeros(rows, 4, dtype=torch.float64)
-    draws = KeyedDraws(mix(torch.arange(rows)))
+    draws = KeyedDraws(lambda: mix(torch.arange(rows)))
     right = torch.linalg.slogdet(torch.eye(4) + A).logabsdet
-    _, estimate = RouletteLogDet(Geometric(0.3), 1, probe=probe)(MatrixNet(A), x, draws)
+    _, estimate = run(RouletteLogDet(Geometric(0.3), 1, probe=probe), MatrixNet(A), x, draws)
     error = estimate.value.std() / rows**0.5
     assert (estimate.value.mean() - right).abs() <= 4 * error
     first = torch.trace(A)
@@ -121,7 +121,7 @@ def test_the_standard_error_counts_the_lengths_too(law, exact_terms):
     rows, probes = 4000, 16
     g = MatrixNet(matrix(6, 0.6, symmetric=True))
     x = torch.zeros(rows, 6, dtype=torch.float64)
-    _, estimate = RouletteLogDet(law, exact_terms, probes)(g, x, KeyedDraws(mix(torch.arange(rows))))
+    _, estimate = run(RouletteLogDet(law, exact_terms, probes), g, x, KeyedDraws(lambda: mix(torch.arange(rows))))
     reported = estimate.standard_error.square().mean().sqrt()
     # over 4000 repetitions a spread with these heavy tails is known to about 2 percent: 4 of these
     assert abs(float(reported / estimate.value.std()) - 1) < 0.08
@@ -137,7 +137,7 @@ def test_probes_have_lengths_of_their_own():
 
 def test_draws_from_a_generator_are_reproducible():
     g, x = network("dense-3"), inputs("dense-3")
-    runs = [RouletteLogDet()(g, x, GeneratorDraws(torch.Generator().manual_seed(s)))[1].value for s in (3, 3, 4)]
+    runs = [run(RouletteLogDet(), g, x, GeneratorDraws(torch.Generator().manual_seed(s)))[1].value for s in (3, 3, 4)]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
 
@@ -148,13 +148,13 @@ def test_keyed_lengths_vary_by_sample_and_not_by_batch():
     weights = estimator.draw_weights(KeyedDraws.of(x), x)
     lengths = (weights != 0).sum(0)[0]
     assert lengths.unique().numel() > 2
-    whole = estimator(g, x, KeyedDraws.of(x))[1].value
+    whole = run(estimator, g, x, KeyedDraws.of(x))[1].value
     order = torch.randperm(20)
-    close(estimator(g, x[order], KeyedDraws.of(x[order]))[1].value, whole[order], 1e-12)
+    close(run(estimator, g, x[order], KeyedDraws.of(x[order]))[1].value, whole[order], 1e-12)
     for i in (0, 7, 19):
         alone = x[i : i + 1]
         assert int((estimator.draw_weights(KeyedDraws.of(alone), alone) != 0).sum()) == int(lengths[i])
-        close(estimator(g, alone, KeyedDraws.of(alone))[1].value, whole[i : i + 1], 1e-12)
+        close(run(estimator, g, alone, KeyedDraws.of(alone))[1].value, whole[i : i + 1], 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_options_out_of_range_are_refused(build, named: str):
 def test_an_empty_batch_has_no_values():
     g, x = network("dense-2"), inputs("dense-2", 0)
     for draws in (GeneratorDraws(), KeyedDraws.of(x)):
-        assert RouletteLogDet()(g, x, draws)[1].value.shape == (0,)
+        assert run(RouletteLogDet(), g, x, draws)[1].value.shape == (0,)

@@ -29,12 +29,12 @@ HYBRID_OPTIONS = {
 
 
 def vary_concatenation(flow: Flow) -> Flow:
-    """As if it had learned: every dense layer with weights of its own."""
+    """As if it had learned: every dense layer of every block with weights of its own."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in flow.named_parameters():
             if name.endswith(".k"):
-                parameter.copy_(1 + torch.randn(2, generator=generator))
+                parameter.copy_(1 + torch.randn(parameter.shape, generator=generator))
     return flow
 
 
@@ -53,7 +53,7 @@ def expanding_flow() -> Flow:
     refresh_norms(flow)
     with torch.no_grad():
         for layer in layers:
-            layer.weight.mul_(1.3 / layer.sigma)
+            layer.weight.mul_(1.3 / layer.sigma.view(-1, *[1] * (layer.weight.ndim - 1)))
     refresh_norms(flow)
     for layer in layers:
         layer.sigma.fill_(0.1)

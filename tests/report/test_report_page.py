@@ -12,6 +12,7 @@ from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, im
 import idensenet as idn
 from idensenet.errors import CheckpointError, MissingDataError
 from idensenet.lipschitz.dense import DenseLayer
+from idensenet.report.concatenation import block_titles, concatenation_weights
 from idensenet.report.page import write_report
 from idensenet.training.averaging import Average
 from idensenet.training.checkpoint import Progress
@@ -142,7 +143,7 @@ def test_heat_maps_have_every_scale_and_the_true_range(runs, kind, rows):
     flow = idn.load(run.path)
     for which, name in enumerate(("eta1", "eta2")):
         shown = [float(n) for alt in maps if name in alt for n in re.findall(r"\d\.\d{3}", alt)]
-        true = [float(m.eta().detach()[which]) for m in flow.modules() if isinstance(m, DenseLayer)]
+        true = [float(eta) for m in flow.modules() if isinstance(m, DenseLayer) for eta in m.eta().detach()[:, which]]
         assert min(shown) == pytest.approx(min(true), abs=6e-4)
         assert max(shown) == pytest.approx(max(true), abs=6e-4)
 
@@ -283,3 +284,14 @@ def test_run_without_checkpoint_is_said(tmp_path):
     run.create(toy_flow().config, None, "idensenet train")
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         write_report(run)
+
+
+def test_heat_maps_show_each_block_of_a_stack_by_its_own_weights():
+    flow = toy_flow()
+    (scale,) = concatenation_weights(flow)
+    assert scale.title == "scale 1"
+    assert block_titles(flow) == {f"1.{i}": f"scale 1, block {i}" for i in (1, 2, 3)}
+    layers = [m.eta().detach().double() for m in flow.modules() if isinstance(m, DenseLayer)]
+    for which in range(2):
+        assert scale.values[which] == [[float(eta[block, which]) for eta in layers] for block in range(3)]
+    assert len({value for row in scale.values[0] for value in row}) == 6

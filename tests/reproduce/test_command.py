@@ -14,6 +14,7 @@ import pytest
 from idensenet.cli import main
 from idensenet.commands import train as train_command
 from idensenet.commands.train import parse
+from idensenet.config import Config
 from idensenet.data.source import Source, Split
 from idensenet.errors import OptionError
 from idensenet.provenance import commit
@@ -136,7 +137,7 @@ def test_processes_side_by_side(tmp_path):
 
 
 def test_idle_workers_begin_with_what_comes_after(tmp_path):
-    long = fast("long", **{"train.max_steps": 100_000})
+    long = fast("long", **{"train.max_steps": 100_000, "train.compile": "off"})
     with Pool(tmp_path, 2, "data") as pool:
         pool.train([fast()], [fast(), long])
         assert [child.plan.name for child in pool.running] == ["long"]
@@ -275,9 +276,14 @@ def test_the_paper_budget_is_the_published_one():
         lengths[plan.name] = config.train.max_steps or config.train.epochs
         if plan.name.startswith("toy"):
             assert (config.train.max_steps, config.train.batch_size) == (50_000, 500)
-        elif not plan.name.endswith("-timed"):
+        else:
+            assert (config.logdet.method, config.logdet.law, config.logdet.law_parameter) == ("roulette", "poisson", 2.0)
+            assert config.logdet.exact_terms == 2
+        if not plan.name.startswith("toy") and not plan.name.endswith("-timed"):
             assert (config.train.max_steps, config.train.batch_size) == (None, 64)
             assert (config.train.lr, config.train.clip, config.train.average) == (1e-3, 1.0, 0.999)
+    shorter, _ = parse(EXPERIMENTS["figure-eta"].plans("cpu")[0].arguments())
+    assert shorter.logdet.law_parameter == Config().logdet.law_parameter == 1.0
     assert (lengths["cifar10-idensenet"], lengths["cifar10-resflow"]) == (1000, 1000)
     assert (lengths["imagenet32-idensenet"], lengths["imagenet32-resflow"]) == (20, 20)
     assert {epochs for name, epochs in lengths.items() if "-hybrid" in name} == {400}
@@ -291,7 +297,7 @@ def test_the_paper_budget_takes_its_first_step(name, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     part = Split(rng.integers(0, 256, (8, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 8))
     monkeypatch.setattr(train_command, "source_of", lambda config: Source(config.data.name, part, part, (3, 32, 32), 256))
-    extra = ["--train.batch_size", "2", "--logdet.recompute", "true"]
+    extra = ["--train.batch_size", "2", "--train.memory", "save"]
     run = Pool(tmp_path, 0, "data", extra, stop_after=1).train([PAPER[name]])[name]
     assert run.step == 1
     assert all(bool(value.isfinite().all()) for value in run.last_flow.state_dict().values() if value.is_floating_point())

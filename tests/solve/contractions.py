@@ -1,34 +1,69 @@
 """Functions to invert, and slow sure answers."""
 
-import copy
-
 import torch
 from torch import Tensor
 
-from idensenet.lipschitz import LipschitzMap, Network, Pieces, dense_block, residual_net
-from idensenet.lipschitz.linearmap import Composition, DiagonalMap, LinearMap, MatrixMap
+from idensenet.lipschitz import Branch, LinearMap, LipschitzMap, Network, Pieces, dense_block, residual_net
 
 SHAPES = {"dense": [3], "residual": [5], "dense-conv": [2, 3, 3], "residual-conv": [2, 3, 3]}
 
 
-def network(name: str, dtype: torch.dtype = torch.float64) -> Network:
-    """At full Lipschitz strength."""
+def network(name: str, dtype: torch.dtype = torch.float64, blocks: int = 1) -> Network:
+    """A stack at full Lipschitz strength."""
     shape = SHAPES[name]
     if name.startswith("dense"):
-        g: Network = dense_block(shape, depth=2, growth=6, pieces=Pieces())
+        g: Network = dense_block(shape, depth=2, growth=6, pieces=Pieces(), blocks=blocks)
     else:
-        g = residual_net(shape, [8, 8], [3, 1, 3] if len(shape) == 3 else [1, 1, 1], Pieces("lipswish"))
+        g = residual_net(shape, [8, 8], [3, 1, 3] if len(shape) == 3 else [1, 1, 1], Pieces("lipswish"), blocks=blocks)
     with torch.no_grad():
         for m in g.modules():
             if isinstance(m, LipschitzMap):
-                torch.nn.init.orthogonal_(m.weight, gain=3)
+                for weight in m.weight:
+                    torch.nn.init.orthogonal_(weight, gain=3)
                 m.weight.add_(torch.randn_like(m.weight))  # one largest singular value, or its norm has no derivative
                 m.bias.add_(0.7)
     return g.to(dtype)
 
 
+def branch(name: str, dtype: torch.dtype = torch.float64) -> Branch:
+    """One block of such a stack, prepared as solvers take it."""
+    with torch.no_grad():
+        return network(name, dtype).prepare()[0]
+
+
 def points(name: str, batch: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(batch, *SHAPES[name], dtype=dtype)
+
+
+class Diagonal(LinearMap):
+    """A slope for each number."""
+
+    def __init__(self, slope: Tensor) -> None:
+        self.slope = slope
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.slope * v
+
+    rmatvec = matvec
+
+    def take(self, index: Tensor) -> LinearMap:
+        return Diagonal(self.slope[index])
+
+
+class ScaledMatrix(LinearMap):
+    """A diag(slope), with one slope for each number of each sample."""
+
+    def __init__(self, A: Tensor, slope: Tensor) -> None:
+        self.A, self.slope = A, slope
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return (self.slope * v) @ self.A.T
+
+    def rmatvec(self, u: Tensor) -> Tensor:
+        return self.slope * (u @ self.A)
+
+    def take(self, index: Tensor) -> LinearMap:
+        return ScaledMatrix(self.A, self.slope[index])
 
 
 class TanhNet:
@@ -43,7 +78,7 @@ class TanhNet:
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         y = torch.tanh(x)
-        return y @ self.A.T, Composition([DiagonalMap(1 - y * y), MatrixMap(self.A)])
+        return y @ self.A.T, ScaledMatrix(self.A, 1 - y * y)
 
 
 class Zigzag:
@@ -58,7 +93,7 @@ class Zigzag:
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         slope = torch.where(torch.remainder(x / self.period, 1) < 0.5, 0.95, -0.95).to(x.dtype)
-        return self(x), DiagonalMap(slope)
+        return self(x), Diagonal(slope)
 
 
 class Square:
@@ -68,7 +103,7 @@ class Square:
         return x * x
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return x * x, DiagonalMap(2 * x)
+        return x * x, Diagonal(2 * x)
 
 
 def contraction(dims: int, norm: float) -> Tensor:
@@ -80,7 +115,7 @@ def contraction(dims: int, norm: float) -> Tensor:
 @torch.no_grad()
 def root(g, y: Tensor) -> Tensor:
     """By so many fixed-point steps in float64 that only rounding is left."""
-    g = copy.deepcopy(g).double() if isinstance(g, torch.nn.Module) else g
+    g = g.replaced([t.double() for t in g.tensors()]) if isinstance(g, Branch) else g
     y = y.double()
     x = y
     for _ in range(2000):

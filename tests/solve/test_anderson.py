@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from contractions import TanhNet, Zigzag, contraction, forgetful, network, norms, points, root
+from contractions import TanhNet, Zigzag, branch, contraction, forgetful, norms, points, root
 
 from idensenet.errors import OptionError
 from idensenet.solve import Anderson, Picard, solve
@@ -44,7 +44,7 @@ def test_where_proposals_help_none_is_refused():
 
 def test_a_network_takes_fewer_steps_than_picard():
     for name in ("dense", "dense-conv"):
-        g, y = network(name), points(name)
+        g, y = branch(name), points(name)
         assert (solve(g, y, Anderson()).steps < solve(g, y, Picard()).steps).all()
 
 

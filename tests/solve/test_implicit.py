@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from contractions import TanhNet, contraction, network, points
+from contractions import SHAPES, TanhNet, contraction, network, points
 
-from idensenet.bijections.residual import ResidualBlock
+from idensenet.bijections import ActNorm, Call, ResidualBlock
+from idensenet.draws import default_draws
 from idensenet.errors import ConvergenceError
 from idensenet.lipschitz import LipschitzConv2d
 from idensenet.logdet import ExactLogDet
@@ -12,14 +13,25 @@ from idensenet.solve import Anderson, Newton, Picard, solve
 from idensenet.solve.implicit import _Transposed
 
 networks = pytest.mark.parametrize("name", ["dense", "residual", "dense-conv"])
+stacks = pytest.mark.parametrize(("blocks", "actnorm"), [(1, False), (3, False), (3, True)])
 
 
-def block(name: str, solver=None) -> ResidualBlock:
-    g = network(name)
+def block(name: str, solver=None, blocks: int = 1, actnorm: bool = False) -> ResidualBlock:
+    g = network(name, blocks=blocks)
     for m in g.modules():
         if isinstance(m, LipschitzConv2d):
             m.tolerance = 1e-14  # or sigma would jump by its tolerance under finite differences
-    return ResidualBlock(g, ExactLogDet(), solver=solver)
+    norm = None
+    if actnorm:
+        norm = ActNorm(SHAPES[name][0], blocks).double()
+        torch.nn.init.normal_(norm.log_scale, std=0.2)
+        torch.nn.init.normal_(norm.shift, std=0.2)
+        norm.initialized.fill_(True)
+    return ResidualBlock(g, ExactLogDet(), solver=solver, norm=norm)
+
+
+def ready(b: ResidualBlock, y: torch.Tensor) -> Call:
+    return Call(default_draws(y, False), b.prepare())
 
 
 def slope(loss, p: torch.Tensor, direction: torch.Tensor, h: float = 1e-5) -> float:
@@ -41,6 +53,14 @@ def test_the_derivative_of_the_inverse_passes_gradcheck(name: str, solver):
     assert torch.autograd.gradcheck(block(name, solver).decode, (y,), eps=1e-5, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("actnorm", [False, True])
+def test_the_derivative_of_the_inverse_of_a_stack_passes_gradcheck(actnorm: bool):
+    y = points("dense", 2).requires_grad_()
+    b = block("dense", blocks=3, actnorm=actnorm)
+    assert torch.autograd.gradcheck(b.decode, (y,), eps=1e-5, atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(b.inverse, (y[:1].detach().requires_grad_(),), eps=1e-5, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["dense", "dense-conv"])
 def test_the_derivative_of_the_inverse_and_its_log_determinant_passes_gradcheck(name: str):
     y = points(name, 1).requires_grad_()
@@ -48,9 +68,12 @@ def test_the_derivative_of_the_inverse_and_its_log_determinant_passes_gradcheck(
 
 
 @networks
+@stacks
 @pytest.mark.parametrize("what", ["decode", "inverse"])
-def test_the_derivative_with_respect_to_every_parameter_is_that_of_finite_differences(name: str, what: str):
-    b, y = block(name), points(name, 3)
+def test_the_derivative_with_respect_to_every_parameter_is_that_of_finite_differences(
+    name: str, what: str, blocks: int, actnorm: bool
+):
+    b, y = block(name, blocks=blocks, actnorm=actnorm), points(name, 3)
     weight = torch.randn_like(y)
     per_sample = torch.randn(3, dtype=torch.float64)
 
@@ -117,9 +140,10 @@ def test_in_single_precision_the_gradient_is_that_of_double_precision():
     assert (found[1] - found[0]).norm() <= 1e-5 * found[0].norm()
 
 
-def test_a_second_backward_equals_the_first():
-    b, y = block("dense"), points("dense").requires_grad_()
-    wrt = [y, *b.g.parameters()]
+@stacks
+def test_a_second_backward_equals_the_first(blocks: int, actnorm: bool):
+    b, y = block("dense", blocks=blocks, actnorm=actnorm), points("dense").requires_grad_()
+    wrt = [y, *b.parameters()]
     x = b.decode(y).sin().sum()
     first, second = (torch.autograd.grad(x, wrt, retain_graph=True, allow_unused=True) for _ in range(2))
     for a, c in zip(first, second, strict=True):
@@ -162,4 +186,23 @@ def test_an_inverse_that_fails_raises():
     b, y = block("dense", Anderson(max_steps=1)), points("dense")
     with pytest.raises(ConvergenceError, match="max_steps"):
         b.decode(y)
-    assert not b.solve(y).converged.any()
+    assert not b.solve(y, ready(b, y), raises=False)[0].converged.any()
+    with pytest.raises(ConvergenceError, match="max_steps"):
+        b.solve(y, ready(b, y))
+
+
+def test_the_solutions_of_a_stack_are_the_points_between_its_blocks():
+    b, x = block("dense", blocks=3, actnorm=True), points("dense")
+    call = ready(b, x)
+    y, between = x, []
+    with torch.no_grad():
+        for k in range(3):
+            between.append(y)
+            y = b.norm.affine(y + b.g(y, k), b.norm.log_scale[k], b.norm.shift[k])
+        torch.testing.assert_close(b.encode(x), y, rtol=0, atol=1e-12)
+    solutions = b.solve(y, call)
+    assert len(solutions) == 3
+    for solution, right in zip(solutions, between, strict=True):
+        assert solution.converged.all()
+        assert not solution.value.requires_grad
+        torch.testing.assert_close(solution.value, right, rtol=0, atol=1e-9)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from contractions import TanhNet, Zigzag, contraction, forgetful, network, points, root
+from contractions import ScaledMatrix, TanhNet, Zigzag, branch, contraction, forgetful, points, root
 
 from idensenet.errors import InputError
 from idensenet.solve import Newton, Picard, solve
@@ -14,9 +14,7 @@ def test_a_linear_equation_takes_one_step():
             return x @ self.A.T
 
         def linearize(self, x):
-            from idensenet.lipschitz.linearmap import MatrixMap
-
-            return self(x), MatrixMap(self.A)
+            return self(x), ScaledMatrix(self.A, torch.ones_like(x))
 
     g, y = Linear(contraction(5, 0.95)), torch.randn(4, 5, dtype=torch.float64)
     solution = solve(g, y, Newton())
@@ -26,7 +24,7 @@ def test_a_linear_equation_takes_one_step():
 
 @pytest.mark.parametrize("name", ["dense", "residual", "dense-conv"])
 def test_a_few_steps_do_what_picard_needs_many_for(name: str):
-    g, y = network(name), points(name)
+    g, y = branch(name), points(name)
     mine, plain = solve(g, y, Newton()), solve(g, y, Picard())
     assert (mine.steps <= 6).all()
     assert (mine.steps < plain.steps).all()

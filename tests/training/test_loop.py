@@ -4,14 +4,16 @@ import pytest
 import torch
 from tiny import finite_source, image_source, losses, new_run, toy_config, toy_source
 
-from idensenet.bijections import Chain, whole
+from idensenet.bijections import ResidualBlock
+from idensenet.config import recipe
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.logdet import matrices
 from idensenet.report import pictures
-from idensenet.training import loop
+from idensenet.storage import load
+from idensenet.training import compilation, loop
 from idensenet.training.display import Quiet
 from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
+from idensenet.training.run import RunFolder
 
 
 def fails(*arguments):
@@ -44,8 +46,6 @@ def test_evaluating_more_often_changes_nothing_in_training(tmp_path):
 
 
 def test_images_train_with_roulette_and_averaging_and_stay_contractive(tmp_path):
-    from idensenet.config import recipe
-
     config = recipe("digits-idensenet").config.replace(
         blocks=(1, 1), growth=8, fc_blocks=1, train={"max_steps": 5, "batch_size": 8, "eval_every": 5, "log_every": 1},
         output={"display": "quiet"},
@@ -63,10 +63,10 @@ def test_the_concatenation_is_frozen_until_its_step(tmp_path):
     weights = [p for name, p in trainer.flow.named_parameters() if name.endswith(".k")]
     for number in range(3):
         trainer.step(number, StopRequest())
-        assert all(torch.equal(k, torch.ones(2)) for k in weights)
+        assert all(torch.equal(k, torch.ones(2, 2)) for k in weights)
         assert all(k.grad is None and k not in trainer.optimizer.state for k in weights)
     trainer.step(3, StopRequest())
-    assert any(not torch.equal(k, torch.ones(2)) for k in weights)
+    assert any(not torch.equal(k, torch.ones(2, 2)) for k in weights)
 
 
 def test_accumulating_two_batches_is_the_mean_of_their_gradients(tmp_path):
@@ -186,40 +186,114 @@ class Notes(Quiet):
         self.said.append(text)
 
 
-def compiled_blocks(trainer):
-    return [block.log_det.compiled for _, block in trainer.flow.named_blocks()]
+@pytest.fixture
+def switched(monkeypatch):
+    """What the blocks were told about compilation; nothing is compiled."""
+    told = []
+    monkeypatch.setattr(ResidualBlock, "compile_blocks", lambda block, on=True: told.append(on))
+    return told
 
 
-def test_long_runs_are_compiled_short_ones_are_not_and_a_failure_is_no_end(tmp_path, monkeypatch):
+def test_long_runs_are_compiled_short_ones_are_not_and_it_is_said(tmp_path, monkeypatch, switched):
     short, notes = new_run(tmp_path / "short", toy_config()), Notes()
-    short.compile(notes)
-    assert compiled_blocks(short) == [False, False]
-    assert not notes.said
-    monkeypatch.setattr(matrices, "compiled", lambda function: function)
-    long = new_run(tmp_path / "long", toy_config(max_steps=5000))
-    long.compile(notes)
-    assert compiled_blocks(long) == [True, True]
+    short.choose(notes)
+    assert not switched
+    assert short.progress.compiled is False
+    assert len(notes.said) == 1
+    assert "6 steps of" in notes.said[0]
+    assert "not compiled" in notes.said[0]
+    long = new_run(tmp_path / "long", toy_config(max_steps=10_000_000))
+    long.choose(notes)
+    assert switched == [True]
+    assert long.progress.compiled is True
+    assert "so blocks are compiled" in notes.said[1]
     assert "compiled in" in notes.said[-1]
+    off = new_run(tmp_path / "off", toy_config(max_steps=10_000_000, compile="off"))
+    off.choose(notes)
+    assert switched == [True]
+    assert off.progress.compiled is None
+    with pytest.raises(OptionError, match="auto, on or off"):
+        new_run(tmp_path / "odd", toy_config(compile="maybe")).choose(notes)
 
-    chains = [[m.compiled for m in run.flow.modules() if isinstance(m, Chain) and len(m)] for run in (short, long)]
-    assert not any(map(any, chains))
-    monkeypatch.setattr(whole, "compiled", lambda function: function)
-    monkeypatch.setattr(whole, "compiled_for", lambda plan, function: lambda x, *more: function(x, plan, *more))
-    longest = new_run(tmp_path / "longest", toy_config(max_steps=20_000))
-    longest.compile(notes)
-    assert any(m.compiled for m in longest.flow.modules() if isinstance(m, Chain))
-    assert "some minutes" in notes.said[-2]
 
-    def broken(function):
-        raise RuntimeError("no compiler")
+def test_a_failing_compilation_is_no_end_unless_it_is_asked_for(tmp_path, monkeypatch):
+    told = []
 
-    monkeypatch.setattr(matrices, "compiled", broken)
-    again = new_run(tmp_path / "again", toy_config(max_steps=5000))
-    again.compile(notes)
-    assert compiled_blocks(again) == [False, False]
+    def broken(block, on=True):
+        told.append(on)
+        if on:
+            raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(ResidualBlock, "compile_blocks", broken)
+    trainer, notes = new_run(tmp_path / "again", toy_config(max_steps=10_000_000)), Notes()
+    trainer.choose(notes)
+    assert told == [True, False]
+    assert trainer.progress.compiled is False
     assert "goes on without it" in notes.said[-1]
     wanted = new_run(tmp_path / "wanted", toy_config(compile="on"))
     with pytest.raises(OptionError, match="no compiler"):
-        wanted.compile(notes)
-    with pytest.raises(OptionError, match="on, off or auto"):
-        new_run(tmp_path / "odd", toy_config(compile="maybe")).compile(notes)
+        wanted.choose(notes)
+
+
+def test_choosing_changes_nothing_in_training(tmp_path, monkeypatch, switched):
+    monkeypatch.setattr(compilation, "SECONDS", 1e-9)  # so that several steps are timed
+    config = toy_config(concatenation_from=0.5)
+    with_choice, without = new_run(tmp_path / "a", config), new_run(tmp_path / "b", config.replace(train={"compile": "off"}))
+    with_choice.train()
+    without.train()
+    assert switched == [True]
+    assert losses(with_choice) == losses(without)
+
+
+def test_a_resumed_run_keeps_its_choice_whatever_the_time_of_a_step_is_now(tmp_path, monkeypatch, switched):
+    config = toy_config()
+    with monkeypatch.context() as patch:
+        patch.setattr(compilation, "SECONDS", 1e-9)
+        new_run(tmp_path / "run", config).train(stop_after=1)
+    assert switched == [True]
+    rest = Trainer(config, toy_source(), RunFolder(tmp_path / "run"))
+    rest.resume(1)
+    assert rest.train() == 0
+    assert switched == [True, True]
+    assert rest.run.checkpoints.progress(6).compiled is True
+
+
+def test_compilation_repays_over_many_long_steps_alone():
+    assert compilation.repays(0.02, 20_000, compilation.EXACT)
+    assert not compilation.repays(0.02, 5_000, compilation.EXACT)
+    assert not compilation.repays(1.5, 1_200, compilation.OTHER)
+    assert compilation.repays(3.0, 156_000, compilation.OTHER)
+    count = []
+    assert compilation.step_time(lambda: count.append(1), 10, 0.5) < 1
+    assert len(count) == 1
+    compilation.step_time(lambda: count.append(1), 10**12, 0.5)
+    assert len(count) == 2 + compilation.WATCHED
+
+
+@pytest.mark.parametrize("options", [{"memory": "save"}, {"precision": "bf16-mixed"}, {"precision": "64-true"}])
+def test_images_train_with_every_kind_of_memory_and_precision(tmp_path, options):
+    config = recipe("digits-idensenet").config.replace(
+        blocks=(1, 1), growth=8, fc_blocks=1, train={"max_steps": 2, "batch_size": 8, "log_every": 1, "eval_samples": 4},
+        output={"display": "quiet", "pictures": False},
+    )  # fmt: skip
+    plain = new_run(tmp_path / "plain", config, image_source())
+    other = new_run(tmp_path / "other", config.replace(train=options), image_source())
+    assert [stack.save for stack in other.flow.stacks()] == [options.get("memory") == "save"] * 3
+    assert other.flow.dtype == (torch.float64 if options.get("precision") == "64-true" else torch.float32)
+    plain.step(0, StopRequest())
+    other.step(0, StopRequest())
+    tolerance = {"memory": 1e-5, "precision": 0.02}[next(iter(options))]
+    torch.testing.assert_close(other.recent["bits/dim"][0].float(), plain.recent["bits/dim"][0], rtol=tolerance, atol=0)
+    rounded = not torch.equal(other.recent["bits/dim"][0].float(), plain.recent["bits/dim"][0])
+    assert rounded or "memory" in options
+    assert other.train() == 0
+
+
+def test_evaluation_is_never_rounded(tmp_path):
+    trainer = new_run(tmp_path / "run", toy_config(precision="bf16-mixed", max_steps=2, eval_every=2))
+    trainer.train()
+    found = [entry["nats"] for entry in trainer.run.metrics() if entry["kind"] == "eval"]
+    flow = load(trainer.run.path)
+    x = torch.from_numpy(trainer.source.test.x[:50])
+    with torch.no_grad():
+        assert found[-1] == pytest.approx(-float(flow.log_prob(x).double().mean()), rel=1e-6)

@@ -57,6 +57,11 @@ def processes(size: Size, machine: Machine) -> Iterator[Row]:
                 ]
                 words += ["--train.batch_size", str(64 // devices), "--train.max_steps", str(steps), "--train.log_every", "2"]
                 words += ["--train.eval_samples", "16", "--output.pictures", "false", "--output.display", "quiet"]
+                words += [
+                    "--output.report",
+                    "false",
+                    *(["--model.blocks", "[1]", "--model.growth", "8"] if not size.compile else []),
+                ]
                 threads = {"OMP_NUM_THREADS": str(2 // devices)}
                 subprocess.run([sys.executable, *words], check=True, capture_output=True, env={**os.environ, **threads})
                 lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()

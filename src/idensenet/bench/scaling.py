@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECIPE = "cifar10-idensenet-small"
-SAVING: dict[str, Any] = {"memory-saving": True, "input alone": "input"}  # the two ways of `recompute`
+SAVING: dict[str, Any] = {"train": {"memory": "save"}}
 IMAGES: dict[str, Any] = {"growth": 32, "fc_blocks": 0}  # a narrow model, so that the largest one is done in a second
 
 
@@ -63,13 +63,12 @@ def scaling(repeats: int = 3, small: bool = False) -> Iterator[Row]:
     for method in ("roulette", "exact"):
         work = {n: _table_step(n, method) for n in dims if method == "roulette" or n <= 32}
         yield _curve(f"time over dimensions of a table, {method}", "dimensions", work, repeats, same)
-    for name in SAVING:
-        yield memory_over_blocks(blocks, batch, name)
+    yield memory_over_blocks(blocks, batch)
 
 
-def memory_over_blocks(blocks: Sequence[int], batch: int, name: str) -> Row:
+def memory_over_blocks(blocks: Sequence[int], batch: int) -> Row:
     """Peak memory of a memory-saving step against the number of blocks, and the slope beside what a block has to keep."""
-    saving = {**IMAGES, "logdet": {"recompute": SAVING[name]}}
+    saving = {**IMAGES, **SAVING}
     found = [memory.measure_apart(RECIPE, {**saving, "blocks": [n] * 3}, batch, tight=True) for n in blocks]
     points = tuple((float(3 * n), each["above"]) for n, each in zip(blocks, found, strict=True))
     slope = float(np.polyfit([n for n, _ in points], [mb for _, mb in points], 1)[0])
@@ -77,13 +76,12 @@ def memory_over_blocks(blocks: Sequence[int], batch: int, name: str) -> Row:
     each_keeps = (kept[1] - kept[0]) / (3 * (blocks[-1] - blocks[0]))
     saved = batch * 3 * 32 * 32 * 4 / 2**20
     gradients = (_parameters(blocks[-1]) - _parameters(blocks[0])) * 4 / 2**20 / (3 * (blocks[-1] - blocks[0]))
-    parts = "its input, u and bits of the probe" if SAVING[name] is True else "its input and bits of the probe"
     note = (
         f"a block's input is {saved:.2f} MB; what a block keeps for the backward pass is {each_keeps:.2f} MB, that is "
-        f"{each_keeps / saved:.2f} of them ({parts}); the gradients of its "
+        f"{each_keeps / saved:.2f} of them (its input, u, bits of the probe, prepared weights); the gradients of its "
         f"parameters are {gradients:.2f} MB; peaks: " + ", ".join(f"{n:.0f} blocks {mb:.1f} MB" for n, mb in points)
     )
-    what = f"scaling: memory for one more block, {name}"
+    what = "scaling: memory for one more block, memory-saving"
     return Row(what, slope, 0.0, "MB", notes=(note,), axis="blocks", points=points)
 
 

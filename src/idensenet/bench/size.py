@@ -17,6 +17,7 @@ class Size:
     toy_blocks: int = 10
     toy_repeats: int = 60
     draws: int = 40
+    digits: int = 16
     compile: bool = True
 
     @property
@@ -25,4 +26,4 @@ class Size:
         return {name: value for name, value in wanted.items() if value is not None}
 
 
-SMALL = Size(2, 2, "digits-idensenet", (1,), 8, 2, 3, 4, False)
+SMALL = Size(2, 2, "digits-idensenet", (1,), 8, 2, 3, 4, 2, False)

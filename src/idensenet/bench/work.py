@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from idensenet.flow import Flow
-from idensenet.training.clipping import clip
+from idensenet.flow import Flow, Prepared
+from idensenet.precision import EXACT, Precision
+from idensenet.training.step import training_step
 
 
 def images_for(flow: Flow, batch: int) -> Tensor:
@@ -20,19 +21,23 @@ def images_for(flow: Flow, batch: int) -> Tensor:
     return ((0.7 * ramp + 0.3 * noise) * (flow.levels - 1)).round().to(torch.uint8)
 
 
-def stepper(flow: Flow, x: Tensor | Callable[[], Tensor], lr: float = 1e-5, limit: float | None = 1.0) -> Callable[[], None]:
-    """A whole training step: forward, backward, clipping, optimiser; the norms follow at the start of the next."""
-    parameters = list(flow.parameters())
-    optimizer = torch.optim.Adam(parameters, lr, fused=True)
+def stepper(
+    flow: Flow,
+    x: Tensor | Callable[[], Tensor],
+    lr: float = 1e-5,
+    limit: float | None = 1.0,
+    precision: Precision = EXACT,
+) -> Callable[[], None]:
+    """The training step of the trainer, on a batch of its own or one that is drawn each time."""
+    optimizer = torch.optim.Adam(flow.parameters(), lr, fused=True)
     generator = torch.Generator(flow.device).manual_seed(0)
 
-    def step() -> None:
+    def loss(prepared: Prepared) -> Tensor:
         batch = x if isinstance(x, Tensor) else x()
-        optimizer.zero_grad()
-        (-flow.log_prob(batch, generator).mean() / flow.dims).backward()  # type: ignore[no-untyped-call]
-        if limit is not None:
-            clip(parameters, limit)
-        optimizer.step()
+        return -flow.log_prob(batch, generator, prepared=prepared).mean() / flow.dims
+
+    def step() -> None:
+        training_step(flow, [loss], optimizer, precision=precision, limit=limit)
 
     return step
 

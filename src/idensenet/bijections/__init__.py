@@ -1,7 +1,7 @@
 """Invertible maps with a log-determinant, both ways."""
 
 from idensenet.bijections.actnorm import ActNorm
-from idensenet.bijections.base import Bijection
+from idensenet.bijections.base import Bijection, Call
 from idensenet.bijections.chain import Chain, Invert
 from idensenet.bijections.conditional import ConditionalAffine
 from idensenet.bijections.conv1x1 import InvertibleConv1x1
@@ -16,6 +16,7 @@ __all__ = [
     "ActNorm",
     "Affine",
     "Bijection",
+    "Call",
     "Chain",
     "ConditionalAffine",
     "Coupling",

@@ -1,65 +1,130 @@
-"""What every bijection can do."""
+"""What every bijection can do, and what one public call hands down to its parts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from idensenet.draws import Draws
+from idensenet.draws import Draws, default_draws
 from idensenet.errors import ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.lipschitz.linear import refresh_norms
+from idensenet.precision import EXACT, Precision
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one public call works with. A bijection made of parts hands `call.part(i)` to its i-th part.
+
+    Args:
+        draws: The source of random numbers.
+        prepared: What `prepared` of the bijection returned: normalised weights.
+        context: A vector for each sample, or None.
+    """
+
+    draws: Draws
+    prepared: Any = None
+    context: Tensor | None = None
+
+    def part(self, i: int) -> Call:
+        """The call for the i-th part."""
+        return Call(self.draws.fold(i), self.prepared[i], self.context)
 
 
 class Bijection(nn.Module, ABC):
     """An invertible map of [batch, *event]. Value and log-determinant travel together, both ways.
 
-    Where `conditional` is true, every method takes a `context` as well, [batch, features]: it is a bijection for each.
+    To write one, implement `push`, `pull` and `bi_lipschitz`. Override `prepared` if something depends on the weights alone and
+    is worth computing once per call, `push_value` and `pull_value` if the log-determinant is what costs, and `start` to take
+    values from data. Everybody else calls `forward`, `inverse`, `encode`, `decode` and `initialize`. All of them take a
+    `context` [batch, features]; a bijection that has no use for it ignores it.
     """
 
-    @property
-    def conditional(self) -> bool:
-        return False
-
     @abstractmethod
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         """y = F(x), and log|det J_F(x)| of shape [batch]."""
 
     @abstractmethod
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|."""
 
     @abstractmethod
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         """Guaranteed a, b with a |x - y| <= |F(x) - F(y)| <= b |x - y|; 0 and infinity where there are none."""
 
-    def encode(self, x: Tensor) -> Tensor:
-        """F(x) alone. Meant to be replaced where the log-determinant is what costs."""
-        return self.forward(x)[0]
+    def prepared(self, precision: Precision) -> Any:
+        """What `push` and `pull` find in `call.prepared`, given norms that are up to date."""
+        return None
 
-    def decode(self, y: Tensor) -> Tensor:
-        """The inverse alone. Meant to be replaced where the log-determinant is what costs."""
-        return self.inverse(y)[0]
+    def push_value(self, x: Tensor, call: Call) -> Tensor:
+        """F(x) alone."""
+        return self.push(x, call)[0]
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def pull_value(self, y: Tensor, call: Call) -> Tensor:
+        """The inverse alone."""
+        return self.pull(y, call)[0]
+
+    def start(self, x: Tensor, call: Call) -> Tensor:
         """Take from a batch what is to be taken from data, once; returns F(x)."""
-        return self.encode(x)
+        return self.push_value(x, call)
+
+    # For everybody
+
+    def prepare(self, precision: Precision = EXACT) -> Any:
+        """Everything that depends on the weights alone, for the weights as they are now: their norms are checked here."""
+        refresh_norms(self)
+        return self.prepared(precision)
+
+    def call(self, x: Tensor, draws: Draws | None, context: Tensor | None) -> Call:
+        """A call of this bijection on its own."""
+        return Call(draws or default_draws(x, self.training), self.prepare(), context)
+
+    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """y = F(x), and log|det J_F(x)| of shape [batch]."""
+        with EXACT.products(x.device):
+            return self.push(x, self.call(x, draws, context))
+
+    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|."""
+        with EXACT.products(y.device):
+            return self.pull(y, self.call(y, draws, context))
+
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """F(x) alone."""
+        with EXACT.products(x.device):
+            return self.push_value(x, self.call(x, None, context))
+
+    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
+        """The inverse alone."""
+        with EXACT.products(y.device):
+            return self.pull_value(y, self.call(y, None, context))
+
+    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Take from a batch what is to be taken from data, once; returns F(x)."""
+        with EXACT.products(x.device):
+            return self.start(x, self.call(x, None, context))
 
 
 def constant_log_det(x: Tensor, value: Tensor) -> Tensor:
     """A log-determinant that is the same for every sample."""
-    return value.to(x.dtype).expand(len(x))
+    return value.to(x.dtype).expand(x.shape[0])
 
 
 def no_log_det(x: Tensor) -> Tensor:
-    return torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    """A log-determinant of zero for every sample."""
+    return torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
 
 
 def sum_event(x: Tensor) -> Tensor:
+    """The sum over each sample."""
     return x.flatten(1).sum(1)
 
 
 def check_event(x: Tensor, shape: tuple[int, ...], what: str) -> None:
+    """Raises a ShapeError unless samples have this shape."""
     if tuple(x.shape[1:]) != shape:
         raise ShapeError(f"{what} takes tensors of shape (batch, {', '.join(map(str, shape))}), not {tuple(x.shape)}.")

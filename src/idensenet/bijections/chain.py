@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
-from idensenet.bijections.base import Bijection, no_log_det
-from idensenet.bijections.whole import whole
-from idensenet.draws import Draws, default_draws
+from idensenet.bijections.base import Bijection, Call, no_log_det
 from idensenet.lipschitz.certificate import OperatorNorms
-from idensenet.lipschitz.linear import fresh_norms
-
-
-def given(part: Bijection, context: Tensor | None) -> dict[str, Tensor | None]:
-    """The context, for a part that takes one."""
-    return {"context": context} if context is not None and part.conditional else {}
+from idensenet.precision import Precision
 
 
 class Chain(Bijection):
-    """The parts in order; their log-determinants add up. `compiled` makes one function of them where that can be done."""
+    """The parts in order; their log-determinants add up."""
 
     def __init__(self, parts: Sequence[Bijection]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
-        self.compiled = False
 
     def __iter__(self) -> Iterator[Bijection]:
         return iter(self.parts)  # type: ignore[arg-type]
@@ -32,42 +25,36 @@ class Chain(Bijection):
     def __len__(self) -> int:
         return len(self.parts)
 
-    @property
-    def conditional(self) -> bool:
-        return any(part.conditional for part in self)
+    def prepared(self, precision: Precision) -> Any:
+        return [part.prepared(precision) for part in self]
 
-    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if self.compiled:
-            with fresh_norms(self):
-                found = whole(self, x, draws)
-            if found is not None:
-                return found
-        total, draws = no_log_det(x), draws or default_draws(x, self.training)
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        total = no_log_det(x)
         for i, part in enumerate(self):
-            x, log_det = part(x, draws.fold(i), **given(part, context))
+            x, log_det = part.push(x, call.part(i))
             total = total + log_det
         return x, total
 
-    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        total, draws = no_log_det(y), draws or default_draws(y, self.training)
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        total = no_log_det(y)
         for i, part in reversed(list(enumerate(self))):
-            y, log_det = part.inverse(y, draws.fold(i), **given(part, context))
+            y, log_det = part.pull(y, call.part(i))
             total = total + log_det
         return y, total
 
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        for part in self:
-            x = part.encode(x, **given(part, context))
+    def push_value(self, x: Tensor, call: Call) -> Tensor:
+        for i, part in enumerate(self):
+            x = part.push_value(x, call.part(i))
         return x
 
-    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
-        for part in reversed(list(self)):
-            y = part.decode(y, **given(part, context))
+    def pull_value(self, y: Tensor, call: Call) -> Tensor:
+        for i, part in reversed(list(enumerate(self))):
+            y = part.pull_value(y, call.part(i))
         return y
 
-    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        for part in self:
-            x = part.initialize(x, **given(part, context))
+    def start(self, x: Tensor, call: Call) -> Tensor:
+        for i, part in enumerate(self):
+            x = part.start(x, call.part(i))
         return x
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
@@ -85,25 +72,20 @@ class Invert(Bijection):
         super().__init__()
         self.inner = inner
 
-    @property
-    def conditional(self) -> bool:
-        return self.inner.conditional
+    def prepared(self, precision: Precision) -> Any:
+        return self.inner.prepared(precision)
 
-    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.inner.inverse(x, draws, **given(self.inner, context))
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        return self.inner.pull(x, call)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        value, log_det = self.inner(y, draws, **given(self.inner, context))
-        return value, log_det
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        return self.inner.push(y, call)
 
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.inner.decode(x, **given(self.inner, context))
+    def push_value(self, x: Tensor, call: Call) -> Tensor:
+        return self.inner.pull_value(x, call)
 
-    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.inner.encode(y, **given(self.inner, context))
-
-    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.encode(x, context)
+    def pull_value(self, y: Tensor, call: Call) -> Tensor:
+        return self.inner.push_value(y, call)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.inner.bi_lipschitz(norms)

@@ -1,4 +1,4 @@
-"""A shift and a scale of each dimension that follow the context."""
+"""A shift and a scale of each dimension that depend on the context."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections.base import Bijection, sum_event
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, sum_event
 from idensenet.errors import OptionError
 from idensenet.lipschitz.certificate import OperatorNorms
-from idensenet.lipschitz.conditional import embedding
+from idensenet.lipschitz.conditional import Embedding
 
 LIMIT = 5.0  # of the logarithm of a scale
 
@@ -21,38 +20,24 @@ class ConditionalAffine(Bijection):
 
     def __init__(self, dims: int, context: int, width: int) -> None:
         super().__init__()
-        self.net = embedding(context, width, 2 * dims)
-        last = self.net[-1]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        self.dims, self.context, self.width = dims, context, width
+        self.net = Embedding(context, width, 2 * dims)
+        nn.init.zeros_(self.net.weights[1])
+        nn.init.zeros_(self.net.biases[1])
 
-    @property
-    def conditional(self) -> bool:
-        return True
-
-    def _parts(self, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        if context is None:
+    def _parts(self, call: Call) -> tuple[Tensor, Tensor]:
+        if call.context is None:
             raise OptionError("This flow is conditional: give it a context for each sample.")
-        loc, scale = self.net(context).chunk(2, 1)
+        loc, scale = self.net(call.context)[0].chunk(2, 1)
         return loc, LIMIT * torch.tanh(scale / LIMIT)
 
-    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        loc, log_scale = self._parts(context)
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        loc, log_scale = self._parts(call)
         return (x - loc) * torch.exp(-log_scale), -sum_event(log_scale)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        loc, log_scale = self._parts(context)
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        loc, log_scale = self._parts(call)
         return y * torch.exp(log_scale) + loc, sum_event(log_scale)
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.forward(x, None, context)[0]
-
-    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.inverse(y, None, context)[0]
-
-    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.encode(x, context)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         return math.exp(-LIMIT), math.exp(LIMIT)

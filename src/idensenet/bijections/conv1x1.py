@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections.base import Bijection, constant_log_det
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, constant_log_det
 from idensenet.errors import NonInvertibleError, ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
 
@@ -18,6 +17,7 @@ class InvertibleConv1x1(Bijection):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
+        self.channels = channels
         q, _ = torch.linalg.qr(torch.randn(channels, channels))
         self.weight = nn.Parameter(q)
 
@@ -29,10 +29,10 @@ class InvertibleConv1x1(Bijection):
     def _log_det(self, x: Tensor) -> Tensor:
         return constant_log_det(x, torch.linalg.slogdet(self.weight).logabsdet * (math.prod(x.shape[1:]) // len(self.weight)))
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         return self._mix(self.weight, x), self._log_det(x)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         inverse, info = torch.linalg.inv_ex(self.weight)
         if int(info):
             raise NonInvertibleError("The matrix of a 1x1 convolution has become singular; go back to an earlier checkpoint.")

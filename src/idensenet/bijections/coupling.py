@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections.base import Bijection, check_event, sum_event
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, check_event, sum_event
 from idensenet.errors import OptionError
 from idensenet.lipschitz.certificate import OperatorNorms
 
@@ -49,11 +48,11 @@ class Coupling(Bijection):
         log_scale = torch.nn.functional.logsigmoid(raw + 2) * (1 - self.mask)
         return torch.exp(log_scale), shift * (1 - self.mask), sum_event(log_scale)
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         scale, shift, log_det = self._scale_and_shift(x)
         return x * scale + shift, log_det
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         scale, shift, log_det = self._scale_and_shift(y)
         return (y - shift) / scale, -log_det
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from idensenet.bijections.base import Bijection, constant_log_det, sum_event
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, constant_log_det, sum_event
 from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
 
@@ -23,12 +22,12 @@ class Logit(Bijection):
             raise OptionError(f"alpha={alpha} of a logit must lie in [0, 0.5).")
         self.alpha = alpha
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         s = self.alpha + (1 - 2 * self.alpha) * x
         y = torch.log(s) - torch.log1p(-s)
         return y, sum_event(math.log(1 - 2 * self.alpha) - torch.log(s) - torch.log1p(-s))
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         x = (torch.sigmoid(y) - self.alpha) / (1 - 2 * self.alpha)
         return x, sum_event(
             torch.nn.functional.logsigmoid(y) + torch.nn.functional.logsigmoid(-y) - math.log(1 - 2 * self.alpha)
@@ -81,11 +80,11 @@ class Affine(Bijection):
             ) from None
         return constant_log_det(x, -torch.log(scale).sum())
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         log_det = self._log_det(x)
         return (x - self.loc) / self.scale, log_det
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         log_det = self._log_det(y)
         return y * self.scale + self.loc, -log_det
 

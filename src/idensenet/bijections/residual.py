@@ -1,32 +1,50 @@
-"""x + g(x) with Lip(g) < 1."""
+"""x + g(x) with Lip(g) < 1: one block, or a stack of blocks of one shape."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from idensenet.bijections.base import Bijection
-from idensenet.draws import Draws, default_draws
+from idensenet.bijections.actnorm import ActNorm
+from idensenet.bijections.base import Bijection, Call
+from idensenet.errors import OptionError
+from idensenet.lipschitz.branch import Branch, Plan
 from idensenet.lipschitz.certificate import OperatorNorms
 from idensenet.lipschitz.conditional import ConditionalNetwork, Given
-from idensenet.lipschitz.linear import fresh_norms
-from idensenet.lipschitz.networks import Network
-from idensenet.logdet import Estimate, ExactLogDet, LogDet
-from idensenet.logdet.base import Recompute
+from idensenet.lipschitz.networks import Network, Stack, compiled
+from idensenet.logdet import LOG_ONE_PLUS, Estimate, ExactLogDet, LogDet, PowerSeries
+from idensenet.logdet.exact import value_and_spectrum
+from idensenet.precision import Precision
 from idensenet.solve import Anderson, Solution, Solver, solve
 from idensenet.solve.implicit import with_implicit_gradient
 
+Tensors = Sequence[Tensor]
+Walk = Callable[[Tensor, Sequence[Tensors], Tensors, Tensors], tuple[Tensor, Tensor]]
+
 
 class ResidualBlock(Bijection):
-    """F(x) = x + g(x), or x + g(x, context). `log_det` is used in training, `eval_log_det` (the same by default) otherwise.
+    """x <- x + g_k(x) for each of the K blocks of g, or x + g_k(x, context), with an ActNorm behind each if one is given.
+
+    Args:
+        g: The networks.
+        log_det: The estimator of log-determinants in training.
+        eval_log_det: The estimator in evaluation; `log_det` by default.
+        solver: Finds the inverse.
+        norm: An ActNorm of K blocks.
+        save: Save memory: rebuild each block in the backward pass instead of keeping it.
 
     >>> from idensenet.lipschitz import Pieces, dense_block
-    >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces()))
+    >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces(), blocks=4))
     >>> x = torch.randn(5, 2)
     >>> y, log_det = block(x)
     >>> bool(torch.allclose(block.inverse(y)[0], x, atol=1e-5))
     True
     """
+
+    series = LOG_ONE_PLUS
 
     def __init__(
         self,
@@ -34,64 +52,158 @@ class ResidualBlock(Bijection):
         log_det: LogDet | None = None,
         eval_log_det: LogDet | None = None,
         solver: Solver | None = None,
-        recompute: Recompute = False,
+        norm: ActNorm | None = None,
+        save: bool = False,
     ) -> None:
         super().__init__()
-        self.g = g
+        if norm is not None and norm.blocks != g.blocks:
+            raise OptionError(f"The ActNorm has {norm.blocks} blocks but g has {g.blocks}; give both the same number.")
+        self.g, self.norm, self.save = g, norm, save
         self.log_det = log_det or ExactLogDet()
         self.eval_log_det = eval_log_det or self.log_det
         self.solver = solver or Anderson()
-        self.recompute = recompute
+        self.walk: Walk | None = None  # the compiled stack, for exact log-determinants
 
     @property
-    def conditional(self) -> bool:
-        return isinstance(self.g, ConditionalNetwork)
+    def blocks(self) -> int:
+        """K, the number of blocks."""
+        return self.g.blocks
 
-    def _at(self, context: Tensor | None) -> Network | Given:
-        return self.g.given(context) if isinstance(self.g, ConditionalNetwork) else self.g
+    # What a call works with
 
-    def estimate(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Estimate]:
-        """F(x) and the estimate of its log-determinant, with a standard error where there is one."""
+    def prepared(self, precision: Precision) -> Stack:
+        return self.g.prepared(precision)
+
+    def branches(self, call: Call) -> Sequence[Branch | Given]:
+        """The prepared networks, at the contexts of the call if they take any."""
+        branches: list[Branch] = call.prepared.branches
+        if not isinstance(self.g, ConditionalNetwork):
+            return branches
+        return [Given(g, each) for g, each in zip(branches, self.g.embedded(call.context).unbind(), strict=True)]
+
+    def _scales(self) -> list[tuple[Tensor, Tensor]] | list[None]:
+        if self.norm is None:
+            return [None] * self.blocks
+        self.norm.check_ready()
+        return self.norm.rows()
+
+    # Both ways
+
+    def estimate(self, x: Tensor, call: Call) -> tuple[Tensor, Estimate]:
+        """F(x), and the estimate of its log-determinant with a standard error where there is one."""
+        self.g.check(x)
         method = self.log_det if self.training else self.eval_log_det
-        with fresh_norms(self):
-            gx, estimate = method(self._at(context), x, draws or default_draws(x, self.training), self.recompute)
-        return x + gx, estimate
+        scales, x = self._scales(), self.g.plan.kind.laid_out(x)
+        found: list[Tensor] = []
+        if self.walk is not None and isinstance(method, ExactLogDet) and torch.is_grad_enabled() and not self.save:
+            embedded = [self.g.embedded(call.context)] if isinstance(self.g, ConditionalNetwork) else []
+            factors = [] if self.norm is None else [self.norm.log_scale, self.norm.shift]
+            y, measures = self.walk(x, call.prepared.steps, embedded, factors)
+            found = list(measures.unbind())
+        else:
+            y = x
+            for k, (g, scale) in enumerate(zip(self.branches(call), scales, strict=True)):
+                gx, measured = method.measure(g, y, call.draws.fold(k), self.series, self.save)
+                y = y + gx if scale is None or self.norm is None else self.norm.affine(y + gx, *scale)
+                found.append(measured)
+        estimate = method.total(found, self.series)
+        if self.norm is None:
+            return y, estimate
+        return y, Estimate(estimate.value + self.norm.log_det(x, self.norm.log_scale), estimate.standard_error)
 
-    def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y, estimate = self.estimate(x, draws, context)
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        y, estimate = self.estimate(x, call)
         return y, estimate.value
 
-    def solve(self, y: Tensor, context: Tensor | None = None) -> Solution:
-        """The inverse as the solver found it, converged or not; no gradient."""
-        with fresh_norms(self):
-            return solve(self._at(context), y, self.solver)
+    def push_value(self, x: Tensor, call: Call) -> Tensor:
+        self.g.check(x)
+        x = self.g.plan.kind.laid_out(x)
+        for g, scale in zip(self.branches(call), self._scales(), strict=True):
+            x = x + g(x)
+            x = x if scale is None or self.norm is None else self.norm.affine(x, *scale)
+        return x
 
-    def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        with fresh_norms(self):
-            x = self.decode(y, context)
-            _, log_det = self(x, draws or default_draws(y, self.training), context)
-        return x, -log_det
+    def start(self, x: Tensor, call: Call) -> Tensor:
+        self.g.check(x)
+        for k, g in enumerate(self.branches(call)):
+            x = x + g(x)
+            if self.norm is not None:
+                self.norm.learn(x, k)
+                x = self.norm.affine(x, self.norm.log_scale[k], self.norm.shift[k])
+        return x
 
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        gx: Tensor = self._at(context)(x)
-        return x + gx
+    def solve(self, y: Tensor, call: Call, raises: bool = True) -> list[Solution]:
+        """The inverse of every block as the solver found it, in the order of the blocks; no gradient.
 
-    def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.encode(x, context)
+        Args:
+            y: What the last block returned.
+            call: The call.
+            raises: Raise an error where a solver has not converged.
+        """
+        self.g.check(y)
+        found: list[Solution] = []
+        with torch.no_grad():
+            for g, scale in reversed(list(zip(self.branches(call), self._scales(), strict=True))):
+                y = y if scale is None or self.norm is None else self.norm.affine_inverse(y, *scale)
+                found.append(solve(g, y, self.solver))
+                if raises:
+                    found[-1].raise_unless_converged()
+                y = found[-1].value
+        return found[::-1]
 
-    def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
-        g = self._at(context)
-        with fresh_norms(self):
-            solution = self.solve(y, context)
+    def pull_value(self, y: Tensor, call: Call) -> Tensor:
+        self.g.check(y)
+        for g, scale in reversed(list(zip(self.branches(call), self._scales(), strict=True))):
+            y = y if scale is None or self.norm is None else self.norm.affine_inverse(y, *scale)
+            solution = solve(g, y, self.solver)
             solution.raise_unless_converged()
-            if torch.is_grad_enabled() and (y.requires_grad or any(p.requires_grad for p in g.parameters())):
-                return with_implicit_gradient(g, self.solver, solution.value, y)
-        return solution.value
+            y = with_implicit_gradient(g, self.solver, solution.value, y)
+        return y
 
-    def lipschitz(self, norms: OperatorNorms) -> float:
-        """A guaranteed bound on Lip(g), for every context."""
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        x = self.pull_value(y, call)
+        return x, -self.push(x, call)[1]
+
+    # Guarantees
+
+    def lipschitz(self, norms: OperatorNorms) -> list[float]:
+        """A guaranteed bound on Lip(g) of each block, for every context."""
         return self.g.lipschitz(norms)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
-        bound = self.lipschitz(norms)
-        return max(0.0, 1 - bound), 1 + bound
+        lower, upper = (1.0, 1.0) if self.norm is None else self.norm.bi_lipschitz(norms)
+        for bound in self.lipschitz(norms):
+            lower, upper = lower * max(0.0, 1 - bound), upper * (1 + bound)
+        return lower, upper
+
+    # Speed
+
+    def compile_blocks(self, on: bool = True) -> None:
+        """Compile the function of a block, and with exact log-determinants the whole stack; or stop using compiled code."""
+        exact = isinstance(self.log_det, ExactLogDet)
+        self.walk = compiled_walk(self.g.plan, self.series) if on and exact else None
+        self.g.compile_functions(on)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "walk": None}  # compiled functions stay behind
+
+
+def compiled_walk(plan: Plan, f: PowerSeries) -> Walk:
+    """All blocks of a stack, with their determinants or Jacobians, as one compiled function."""
+
+    def walk(
+        x: Tensor, steps: Sequence[Sequence[Tensor]], embedded: Sequence[Tensor], scale: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        found = []
+        for k in range(len(steps[-1][0])):
+            g = Branch(plan, [tuple(tensor[k] for tensor in step) for step in steps])
+            gx, measured = value_and_spectrum(Given(g, embedded[0][k]) if embedded else g, x, f)
+            found.append(measured)
+            x = x + gx
+            if scale:
+                log_scale, shift = (each[k].view(-1, *[1] * (x.ndim - 2)) for each in scale)
+                x = (x + shift) * torch.exp(log_scale)
+        return x, torch.stack(found)
+
+    made: Walk = compiled(walk)
+    return made

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from idensenet.bijections.base import Bijection, check_event
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, check_event
 from idensenet.errors import ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.precision import Precision
 
 
 class Split(Bijection):
@@ -32,41 +33,46 @@ class Split(Bijection):
     def _join(self, done: Tensor, rest: Tensor) -> Tensor:
         return torch.cat([done.flatten(1), rest.flatten(1)], 1)
 
-    def _latent_parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _latent_parts(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         total = math.prod(self.shape)
         check_event(y, (total,), "Undoing this split")
         done = total // self.shape[0] * self.kept
-        return y[:, :done].view(-1, self.kept, *self.shape[1:]), y[:, done:].view(len(y), *self._latent_shape(y))
+        return y[:, :done].view(-1, self.kept, *self.shape[1:]), y[:, done:].view(len(y), *self._latent_shape(y, call))
 
-    def _latent_shape(self, like: Tensor) -> tuple[int, ...]:
+    def _latent_shape(self, like: Tensor, call: Call) -> tuple[int, ...]:
         """The shape in which `rest` leaves its half, found by sending one sample through it."""
         if self._rest_shape is None:
             with torch.no_grad():
                 sample = like.new_zeros(1, self.shape[0] - self.kept, *self.shape[1:])
-                self._rest_shape = tuple(self.rest.encode(sample).shape[1:])
+                some = None if call.context is None else call.context.new_zeros(1, *call.context.shape[1:])
+                one = Call(call.draws, call.prepared, some)
+                self._rest_shape = tuple(self.rest.push_value(sample, one).shape[1:])
         return self._rest_shape
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def prepared(self, precision: Precision) -> Any:
+        return self.rest.prepared(precision)
+
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         done, going = self._parts(x)
-        going, log_det = self.rest(going, draws)
+        going, log_det = self.rest.push(going, call)
         return self._join(done, going), log_det
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
-        done, going = self._latent_parts(y)
-        going, log_det = self.rest.inverse(going, draws)
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        done, going = self._latent_parts(y, call)
+        going, log_det = self.rest.pull(going, call)
         return torch.cat([done, going], 1), log_det
 
-    def encode(self, x: Tensor) -> Tensor:
+    def push_value(self, x: Tensor, call: Call) -> Tensor:
         done, going = self._parts(x)
-        return self._join(done, self.rest.encode(going))
+        return self._join(done, self.rest.push_value(going, call))
 
-    def decode(self, y: Tensor) -> Tensor:
-        done, going = self._latent_parts(y)
-        return torch.cat([done, self.rest.decode(going)], 1)
+    def pull_value(self, y: Tensor, call: Call) -> Tensor:
+        done, going = self._latent_parts(y, call)
+        return torch.cat([done, self.rest.pull_value(going, call)], 1)
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def start(self, x: Tensor, call: Call) -> Tensor:
         done, going = self._parts(x)
-        return self._join(done, self.rest.initialize(going))
+        return self._join(done, self.rest.start(going, call))
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.rest.bi_lipschitz(norms)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from idensenet.bijections.base import Bijection, check_event, no_log_det
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, check_event, no_log_det
 from idensenet.errors import ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
 
@@ -21,7 +20,7 @@ class Squeeze(Bijection):
     torch.Size([1, 12, 2, 3])
     """
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         if x.ndim != 4 or x.shape[2] % 2 or x.shape[3] % 2:
             raise ShapeError(f"A squeeze halves both sides of an image, so they must be even; the shape is {tuple(x.shape)}.")
         # pixel_unshuffle and its inverse do the same, but leave an empty batch as it is
@@ -29,7 +28,7 @@ class Squeeze(Bijection):
         rows = x.reshape(n, c, h // 2, 2, w // 2, 2)
         return rows.permute(0, 1, 3, 5, 2, 4).flatten(1, 3), no_log_det(x)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         if y.ndim != 4 or y.shape[1] % 4:
             raise ShapeError(f"Undoing a squeeze needs a number of channels that 4 divides; the shape is {tuple(y.shape)}.")
         n, c, h, w = y.shape
@@ -47,11 +46,11 @@ class Flatten(Bijection):
         super().__init__()
         self.shape = tuple(shape)
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         check_event(x, self.shape, "This flattening")
         return x.flatten(1), no_log_det(x)
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         check_event(y, (math.prod(self.shape),), "Undoing this flattening")
         return y.view(-1, *self.shape), no_log_det(y)
 

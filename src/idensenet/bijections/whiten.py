@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from idensenet.bijections.base import Bijection, check_event, constant_log_det
-from idensenet.draws import Draws
+from idensenet.bijections.base import Bijection, Call, check_event, constant_log_det
 from idensenet.lipschitz.certificate import OperatorNorms
 
 
@@ -28,6 +27,7 @@ class Whiten(Bijection):
 
     def __init__(self, dims: int) -> None:
         super().__init__()
+        self.dims = dims
         self.register_buffer("loc", torch.zeros(dims))
         self.register_buffer("weight", torch.eye(dims))
 
@@ -53,11 +53,11 @@ class Whiten(Bijection):
         check_event(x, tuple(self.loc.shape), "This whitening")
         return constant_log_det(x, torch.linalg.slogdet(self.weight).logabsdet)
 
-    def forward(self, x: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         log_det = self._log_det(x)
         return (x - self.loc) @ self.weight.T, log_det
 
-    def inverse(self, y: Tensor, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
+    def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         log_det = self._log_det(y)
         x: Tensor = torch.linalg.solve(self.weight, y.T).T + self.loc
         return x, -log_det

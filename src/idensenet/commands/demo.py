@@ -9,6 +9,7 @@ from idensenet.commands.train import source_of, start
 from idensenet.config import recipe
 from idensenet.errors import OptionError
 from idensenet.storage import load
+from idensenet.threads import suited_to
 from idensenet.training.evaluation import mean_and_error
 from idensenet.training.run import RunFolder
 
@@ -49,7 +50,7 @@ def demo(arguments: list[str]) -> int:
     flow, source = load(run.path), source_of(config)
     assert source.stream is not None
     held_out = torch.from_numpy(source.test.x[:20_000])
-    with torch.no_grad():
+    with torch.no_grad(), suited_to(flow, len(held_out)):
         nats, error = mean_and_error(-flow.log_prob(held_out))
         round_trip = float((flow.inverse(flow(held_out[:2000])[0])[0] - held_out[:2000]).abs().max())
     print(

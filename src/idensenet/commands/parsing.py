@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 
 from idensenet.config import Config, recipe, recipes
 from idensenet.errors import OptionError, UnknownNameError, nearest
+from idensenet.overriding import GONE
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -46,8 +47,13 @@ class Parser(ArgumentParser):
         marker = "unrecognized arguments: "
         if marker in text.lower():
             option = text[text.lower().index(marker) + len(marker) :].split()[0].split("=")[0]
+            if (gone := option.rpartition(".")[2]) in GONE and option.startswith("--logdet."):
+                return f"{GONE[gone]}. See '{self.prog} --help'."
             known = [s for action in self._actions for s in action.option_strings if s.startswith("--")]
             return f"There is no option {option!r}; {nearest(option, known)} See '{self.prog} --help'."
+        group = re.search(r"Group 'logdet' does not accept option '(\w+)'", text)
+        if group and group[1] in GONE:
+            return f"{GONE[group[1]]}. See '{self.prog} --help'."
         if wrong := re.search(r'Parser key "([^"]+)": .*(?:Given|Got) value: (.*)', text):
             kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", text)) if kind in KINDS]
             if kinds:

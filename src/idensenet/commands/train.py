@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
+from idensenet.threads import suited_to
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, check_exact, check_run
 from idensenet.training.processes import ending_together
@@ -83,11 +84,16 @@ def start(
     source = source_of(config)
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
     trainer = Trainer(fitted(config, source), source, run)
-    with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric):
+    with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric), _threads(trainer):
         try:
             return _locked(trainer, recipe, command, resume is not None, step, stop_after)
         except OSError as error:
             raise StorageError(_after_failed_write(run, error)) from error
+
+
+def _threads(trainer: Trainer) -> AbstractContextManager[None]:
+    t = trainer.config.train
+    return suited_to(trainer.flow, t.batch_size, t.threads)
 
 
 def _after_failed_write(run: RunFolder, error: OSError) -> str:
@@ -141,11 +147,12 @@ def dry_run(config: Config, steps: int = 3) -> int:
     config = fitted(config, source)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, source, RunFolder(folder))
-        trainer.start()
-        trainer.step(0, StopRequest())
-        began = time.monotonic()
-        for number in range(1, steps + 1):
-            trainer.step(number, StopRequest())
+        with _threads(trainer):
+            trainer.start()
+            trainer.step(0, StopRequest())
+            began = time.monotonic()
+            for number in range(1, steps + 1):
+                trainer.step(number, StopRequest())
         seconds = (time.monotonic() - began) / steps
     print(yaml.safe_dump(config.as_dict(), sort_keys=False), end="")
     import resource

@@ -22,6 +22,7 @@ from idensenet.errors import InputError, OptionError
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
+from idensenet.threads import suited_to
 from idensenet.training.evaluation import first_rows, score_rows, summary, taken
 from idensenet.training.options import check
 from idensenet.training.run import RunFolder
@@ -55,6 +56,7 @@ def _output_folder(run: str) -> Path:
     return Path(run) if RunFolder(run).exists() else Path()
 
 
+AT_ONCE = 100  # samples that are computed together
 MODEL = "folder of a run, or a model that comes with the package (moons, ...)"
 
 
@@ -70,7 +72,7 @@ def evaluate(arguments: list[str]) -> int:
         "evaluate", "Score a model on held-out data, every term itemised.", "idensenet evaluate runs/moons --samples 1000"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many held-out samples; all by default")
-    parser.add_argument("--batch", type=int, default=100, help="samples at a time; changes no number")
+    parser.add_argument("--batch", type=int, default=AT_ONCE, help="samples at a time; changes no number")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     check("--batch", values.batch)
@@ -89,7 +91,7 @@ def with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch:
     from rich.progress import Progress
 
     rows = first_rows(split, limit)
-    with Progress(transient=True) as progress:
+    with Progress(transient=True) as progress, suited_to(flow, batch):
         task = progress.add_task(what, total=len(rows))
         return score_rows(flow, split, rows, batch, lambda done: progress.update(task, completed=done))
 
@@ -144,7 +146,8 @@ def sample(arguments: list[str]) -> int:
     flow = load(values.run, step=values.step)
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     given = _given(flow, values.context, values.number)
-    drawn = flow.sample(values.number, generator, values.temperature, given).cpu()
+    with suited_to(flow, values.number):
+        drawn = flow.sample(values.number, generator, values.temperature, given).cpu()
     if out.suffix == ".npy":
         np.save(content := io.BytesIO(), drawn.numpy())
         write_atomically(out, content.getvalue())
@@ -209,7 +212,7 @@ def reconstruct(arguments: list[str]) -> int:
     flow, source = model_and_source(values.run, values.step, values.data)
     x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))
     x, c = taken(flow, x, c)
-    with torch.no_grad():
+    with torch.no_grad(), suited_to(flow, len(x)):
         before = flow.dequantize(x)
         after, _ = flow.inverse(flow(x, context=c)[0], context=c)
     error = (after - before).abs() / (flow.levels or 1)
@@ -225,7 +228,9 @@ def certify(arguments: list[str]) -> int:
     values = model_parser("certify", "Guaranteed Lipschitz bounds of every block.", "idensenet certify runs/moons").read(
         arguments
     )
-    certificate = load(values.run, step=values.step).certify()
+    flow = load(values.run, step=values.step)
+    with suited_to(flow, AT_ONCE):
+        certificate = flow.certify()
     print(certificate)
     return 0 if certificate.contractive else 1
 

@@ -1,17 +1,20 @@
-"""What has a known Lipschitz constant: linear maps, activations, the weighted concatenation, networks, certificates."""
+"""Stacks of maps with a known Lipschitz constant: linear maps, activations, the weighted concatenation, networks."""
 
-from idensenet.lipschitz.activations import ACTIVATIONS, Activation, activation
+from idensenet.lipschitz.activations import ACTIVATIONS, Activation, activation, register_activation
+from idensenet.lipschitz.branch import Branch, BranchMap
 from idensenet.lipschitz.builders import Pieces, dense_block, residual_net
-from idensenet.lipschitz.certificate import BlockCertificate, Certificate, OperatorNorms, operator_bound
+from idensenet.lipschitz.certificate import BlockCertificate, Certificate, OperatorNorms
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, fresh_norms, refresh_norms
+from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, refresh_norms
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.networks import DenseBlock, Network, ResidualNet
+from idensenet.lipschitz.networks import DenseBlock, Network, ResidualNet, Stack
 
 __all__ = [
     "ACTIVATIONS",
     "Activation",
     "BlockCertificate",
+    "Branch",
+    "BranchMap",
     "Certificate",
     "DenseBlock",
     "DenseLayer",
@@ -23,10 +26,10 @@ __all__ = [
     "OperatorNorms",
     "Pieces",
     "ResidualNet",
+    "Stack",
     "activation",
     "dense_block",
-    "fresh_norms",
-    "operator_bound",
     "refresh_norms",
+    "register_activation",
     "residual_net",
 ]

@@ -1,7 +1,7 @@
-"""Activations with a known Lipschitz constant, their derivative written out.
+"""Activations with a known Lipschitz constant.
 
 `lipschitz(p)` is the constant for the p-norm on both sides, for p = 1, 2, infinity. A concatenated activation maps each
-number to two, so there the constants differ: the p-norm of the two derivatives. With d the derivative of swish,
+number to two, so its constants differ: they are the p-norm of the pair of derivatives. With d the derivative of swish,
 d(x) + d(-x) = 1 and sup d = 1.09984 (at every b > 0), which gives |d| + |1 - d| <= 1.19968 for p = 1, and
 sqrt(d^2 + (1 - d)^2) <= 1.10437 for p = 2.
 """
@@ -11,141 +11,157 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idensenet.errors import UnknownNameError, nearest
-from idensenet.lipschitz.linearmap import LinearMap, diagonal
+from idensenet.registry import Registry
 
 Branches = tuple[Tensor, ...]
+Curves = tuple[Branches, Callable[[], Branches]]
 SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
 
 
+@dataclass(frozen=True)
+class Folded:
+    """What a stack prepares of an activation: phi(x) = outer * core(inner * x), each [K].
+
+    `inner` goes into the rows of the weight before it, `outer` into the columns of the weight behind it, so that neither
+    costs a pass over the features; `own` are the parameters that the core takes itself.
+    """
+
+    inner: Tensor | None = None
+    outer: Tensor | None = None
+    own: tuple[Tensor, ...] = ()
+
+
 class Activation(nn.Module, ABC):
-    """An elementwise map; `expansion` is how many numbers it makes of one (along channels)."""
+    """An elementwise map of each of K blocks; it makes `expansion` numbers of one, along channels.
+
+    To write one, implement `curves` as a function of tensors, keep every parameter as a tensor of shape [K], and override
+    `expansion` and `lipschitz` where they are not one. Override `folded` where a factor can go into the weights around it.
+
+    Args:
+        blocks: K, the number of blocks in the stack.
+        norm: The p-norm in which the constant is bounded: 1, 2 or infinity.
+    """
 
     expansion = 1
 
-    @abstractmethod
-    def forward(self, x: Tensor) -> Tensor: ...
+    def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
+        super().__init__()
+        self.blocks, self.norm = blocks, float(norm)
 
     @abstractmethod
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        """The numbers that are made of each number, and their derivatives. `own` stands in for the parameters, if given."""
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        """The `expansion` values of the core at x, and a function that returns their derivatives.
 
-    def factors(self) -> tuple[Tensor | float, Tensor | float]:
-        """(inner, outer) with forward(x) = outer * core(inner * x): what can go into the weights before and after it."""
-        return 1.0, 1.0
+        Args:
+            x: Any shape.
+            own: One number for each tensor in `folded().own`.
+        """
 
-    def core(self, x: Tensor) -> Branches:
-        return (self.forward(x),)
-
-    def core_into(self, x: Tensor, out: Tensor) -> None:
-        """`core`, written to where it is wanted; without gradients."""
-        branches = self.core(x)
-        for branch, place in zip(branches, out.chunk(len(branches), 1), strict=True):
-            place.copy_(branch)
-
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        values, slopes = self.curves(x)
-        return values[0] if len(values) == 1 else torch.cat(values, 1), diagonal(slopes)
+    def folded(self, behind: bool = True) -> Folded:
+        """The parameters as `curves` takes them; `behind` says whether a weight stands before it to take `inner`."""
+        return Folded(own=tuple(self.parameters()))
 
     def lipschitz(self, norm: float) -> float:
+        """A bound on the Lipschitz constant in a p-norm, for all values of the parameters."""
         return 1.0
 
+    def linearize(self, x: Tensor, block: int = 0) -> tuple[Branches, Branches]:
+        """The values of one block's activation at x, and their derivatives."""
+        values, slopes, outer = self._at(x, block)
+        return tuple(outer * value for value in values), tuple(outer * slope for slope in slopes())
 
-def swish(x: Tensor, beta: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """scale x sigmoid(b x) and its derivative, b = softplus(beta)."""
-    b = F.softplus(beta)
-    s = torch.sigmoid(b * x)
-    scaled = s * scale
-    value = x * scaled
-    return value, torch.addcmul(scaled, b * value, 1 - s)
+    def forward(self, x: Tensor, block: int = 0) -> Tensor:
+        """The activation of one block, its values concatenated along channels."""
+        values, _, outer = self._at(x, block)
+        return outer * torch.cat(values, 1)
+
+    def _at(self, x: Tensor, block: int) -> tuple[Branches, Callable[[], Branches], Tensor | float]:
+        folded = self.folded(behind=False)
+        values, slopes = self.curves(x, *[each[block] for each in folded.own])
+        return values, slopes, 1.0 if folded.outer is None else folded.outer[block]
 
 
-class LipSwish(Activation):
+def swish(x: Tensor, b: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
+    """t sigmoid(t) with t = b x, or t = x, and its derivative in x."""
+    t = x if b is None else b * x
+    s = torch.sigmoid(t)
+
+    def slope() -> Tensor:
+        derivative = torch.addcmul(s, t, torch.addcmul(s, s, s, value=-1))
+        return derivative if b is None else b * derivative
+
+    return t * s, slope
+
+
+class Swish(Activation):
+    """Activations with a factor b = softplus(beta) inside a sigmoid; beta is learned and starts at 0.5."""
+
+    scale = 1 / 1.1
+
+    def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
+        super().__init__(blocks, norm)
+        self.beta = nn.Parameter(torch.full((blocks,), 0.5))
+
+    def folded(self, behind: bool = True) -> Folded:
+        b = F.softplus(self.beta).clamp(min=1e-12)  # its inverse has to be a number
+        return Folded(b if behind else None, self.scale / b, () if behind else (b,))
+
+
+class LipSwish(Swish):
     """x sigmoid(b x) / 1.1 with b = softplus(beta); constant 1.09984 / 1.1 (Chen et al., 2019)."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.beta = nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
-
-    def factors(self) -> tuple[Tensor | float, Tensor | float]:
-        b = F.softplus(self.beta).clamp(min=1e-12)  # its inverse has to be a number
-        return b, 1 / (1.1 * b)
-
-    def core(self, x: Tensor) -> Branches:
-        return (F.silu(x),)
-
-    def core_into(self, x: Tensor, out: Tensor) -> None:
-        torch.mul(x, torch.sigmoid(x), out=out)  # twice as fast as silu where `out` is part of a wider map
-
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        value, slope = swish(x, own[0] if own else self.beta, 1 / 1.1)
-        return (value,), (slope,)
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        value, slope = swish(x, *own)
+        return (value,), lambda: (slope(),)
 
     def lipschitz(self, norm: float) -> float:
-        return SWISH_SLOPE / 1.1
+        return SWISH_SLOPE * self.scale
 
 
-class LeakyLipSwish(Activation):
+class LeakyLipSwish(Swish):
     """a x + (1 - a) LipSwish(x) with a = sigmoid(alpha): the paper's LeakyLSwish."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.beta = nn.Parameter(torch.tensor(0.5))
-        self.alpha = nn.Parameter(torch.tensor(-3.0))
+    def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
+        super().__init__(blocks, norm)
+        self.alpha = nn.Parameter(torch.full((blocks,), -3.0))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def folded(self, behind: bool = True) -> Folded:
+        found = super().folded(behind)
         a = torch.sigmoid(self.alpha)
-        return a * x + (1 - a) * x * torch.sigmoid(F.softplus(self.beta) * x) / 1.1
+        assert found.outer is not None
+        return Folded(found.inner, found.outer * (1 - a), (a / (1 - a) / self.scale, *found.own))
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        beta, alpha = own or (self.beta, self.alpha)
-        value, slope = swish(x, beta)
-        a = torch.sigmoid(alpha)
-        return (a * x + (1 - a) * value / 1.1,), (a + (1 - a) * slope / 1.1,)
-
-    def lipschitz(self, norm: float) -> float:
-        return 1.0  # for every alpha
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        ratio, *b = own
+        value, slope = swish(x, *b)
+        linear = ratio if not b else ratio * b[0]
+        return (torch.addcmul(value, linear, x),), lambda: (slope() + linear,)
 
 
-class CLipSwish(Activation):
+class CLipSwish(Swish):
     """[LipSwish(x) ; LipSwish(-x)] / c along channels, c = 1.004 for the Euclidean norm (the paper, section 3.4)."""
 
     expansion = 2
     divisors = {1.0: 1.0907, 2.0: 1.004, math.inf: 1.0}  # noqa: RUF012
 
-    def __init__(self, norm: float = 2.0) -> None:
-        super().__init__()
-        self.beta = nn.Parameter(torch.tensor(0.5))
-        self.scale = 1 / (1.1 * self.divisors[float(norm)])
+    def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
+        super().__init__(blocks, norm)
+        self.scale = 1 / (1.1 * self.divisors[self.norm])
 
-    def forward(self, x: Tensor) -> Tensor:
-        value = x * torch.sigmoid(F.softplus(self.beta) * x) * self.scale
-        return torch.cat([value, torch.sub(value, x, alpha=self.scale)], 1)  # swish(-x) = swish(x) - x
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        value, derivative = swish(x, *own)
 
-    def factors(self) -> tuple[Tensor | float, Tensor | float]:
-        b = F.softplus(self.beta).clamp(min=1e-12)
-        return b, self.scale / b
+        def slopes() -> Branches:
+            slope = derivative()
+            return slope, slope - (own[0] if own else 1)
 
-    def core(self, x: Tensor) -> Branches:
-        value = F.silu(x)
-        return value, value - x
-
-    def core_into(self, x: Tensor, out: Tensor) -> None:
-        value, other = out.chunk(2, 1)
-        torch.mul(x, torch.sigmoid(x), out=value)
-        torch.sub(value, x, out=other)
-
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        value, slope = swish(x, own[0] if own else self.beta, self.scale)
-        return (value, torch.sub(value, x, alpha=self.scale)), (slope, slope - self.scale)
+        return (value, value - (own[0] * x if own else x)), slopes  # swish(-x) = swish(x) - x
 
     def lipschitz(self, norm: float) -> float:
         other = 1 - SWISH_SLOPE
@@ -158,77 +174,79 @@ class CReLU(Activation):
 
     expansion = 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([torch.relu(x), torch.relu(-x)], 1)
-
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        return (torch.relu(x), torch.relu(-x)), ((x > 0).to(x.dtype), -(x < 0).to(x.dtype))
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        return (torch.relu(x), torch.relu(-x)), lambda: ((x > 0).to(x.dtype), -(x < 0).to(x.dtype))
 
 
 class ReLU(Activation):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x)
+    """max(0, x)."""
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        return (torch.relu(x),), ((x > 0).to(x.dtype),)
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        return (torch.relu(x),), lambda: ((x > 0).to(x.dtype),)
 
 
 class ELU(Activation):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.elu(x)
+    """x above zero, exp(x) - 1 below."""
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        return (F.elu(x),), (torch.exp(x.clamp(max=0)),)
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        return (F.elu(x),), lambda: (torch.exp(x.clamp(max=0)),)
 
 
 class Tanh(Activation):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x)
+    """tanh(x)."""
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
         y = torch.tanh(x)
-        return (y,), (1 - y * y,)
+        return (y,), lambda: (1 - y * y,)
 
 
 class Sigmoid(Activation):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
+    """1 / (1 + exp(-x)); constant 1/4."""
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
         y = torch.sigmoid(x)
-        return (y,), (y * (1 - y),)
+        return (y,), lambda: (y * (1 - y),)
 
     def lipschitz(self, norm: float) -> float:
         return 0.25
 
 
 class Identity(Activation):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+    """x."""
 
-    def curves(self, x: Tensor, *own: Tensor) -> tuple[Branches, Branches]:
-        return (x,), (torch.ones_like(x),)
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        return (x,), lambda: (torch.ones_like(x),)
 
 
-ACTIVATIONS: dict[str, Callable[[float], Activation]] = {
-    "lipswish": lambda norm: LipSwish(),
-    "leakylipswish": lambda norm: LeakyLipSwish(),
+ACTIVATIONS: Registry[Activation] = Registry("activation")
+for _name, _kind in {
+    "lipswish": LipSwish,
+    "leakylipswish": LeakyLipSwish,
     "clipswish": CLipSwish,
-    "crelu": lambda norm: CReLU(),
-    "relu": lambda norm: ReLU(),
-    "elu": lambda norm: ELU(),
-    "tanh": lambda norm: Tanh(),
-    "sigmoid": lambda norm: Sigmoid(),
-    "identity": lambda norm: Identity(),
-}
+    "crelu": CReLU,
+    "relu": ReLU,
+    "elu": ELU,
+    "tanh": Tanh,
+    "sigmoid": Sigmoid,
+    "identity": Identity,
+}.items():
+    ACTIVATIONS.register(_name, _kind)
 
 
-def activation(name: str, norm: float = 2.0) -> Activation:
+def register_activation(name: str, kind: type[Activation]) -> None:
+    """Make an activation usable by name in recipes, options and builders.
+
+    Args:
+        name: The name that `--model.activation` and `Pieces` will take.
+        kind: A subclass of `Activation`, called with the number of blocks and the norm.
+    """
+    ACTIVATIONS.register(name, kind)
+
+
+def activation(name: str, blocks: int = 1, norm: float = 2.0) -> Activation:
     """An activation by name.
 
     >>> activation("clipswish")(torch.zeros(1, 3)).shape
     torch.Size([1, 6])
     """
-    if name not in ACTIVATIONS:
-        raise UnknownNameError(f"There is no activation {name!r}; {nearest(name, sorted(ACTIVATIONS))}")
-    return ACTIVATIONS[name](norm)
+    return ACTIVATIONS[name](blocks, norm)

@@ -1,26 +1,45 @@
 """Networks g(x, c) that are Lipschitz in x for every context c, which itself enters without any constraint.
 
-The context goes through a network of its own, an embedding with no bound on its weights, and joins x at the input of a
-Lipschitz network: its constant in (x, embedding) bounds the one in x, whatever the context is. So norms, certificate,
-log-determinants and solvers of networks without a context hold for each context as they stand.
+The context goes through an embedding with no bound on its weights, and joins x at the input of a Lipschitz network: the
+constant of that network in (x, embedding) bounds its constant in x, whatever the context is. So norms, certificates,
+log-determinants and solvers of networks without a context hold for each context as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from idensenet.errors import OptionError, ShapeError
-from idensenet.lipschitz.linear import LipschitzMap
+from idensenet.lipschitz.branch import Branch
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.networks import Network
+from idensenet.lipschitz.networks import Network, Norms, Stack
+from idensenet.precision import EXACT, Precision
 
 
-def embedding(context: int, width: int, outputs: int) -> nn.Sequential:
-    """A small network without bounds."""
-    return nn.Sequential(nn.Linear(context, width), nn.SiLU(), nn.Linear(width, outputs))
+class Embedding(nn.Module):
+    """K small networks without bounds: linear, SiLU, linear."""
+
+    def __init__(self, context: int, width: int, outputs: int, blocks: int = 1) -> None:
+        super().__init__()
+        self.context, self.width, self.outputs, self.blocks = context, width, outputs, blocks
+        sizes = ((context, width), (width, outputs))
+        limits = [1 / math.sqrt(inputs) for inputs, _ in sizes]
+        self.weights = nn.ParameterList(
+            torch.empty(blocks, *size).uniform_(-limit, limit) for size, limit in zip(sizes, limits, strict=True)
+        )
+        self.biases = nn.ParameterList(
+            torch.empty(blocks, 1, size[1]).uniform_(-limit, limit) for size, limit in zip(sizes, limits, strict=True)
+        )
+
+    def forward(self, context: Tensor) -> Tensor:
+        """[batch, context] -> [K, batch, outputs]."""
+        rows = context.expand(self.blocks, *context.shape)
+        hidden = nn.functional.silu(torch.baddbmm(self.biases[0], rows, self.weights[0]))
+        return torch.baddbmm(self.biases[1], hidden, self.weights[1])
 
 
 class InputMap(LinearMap):
@@ -40,57 +59,72 @@ class InputMap(LinearMap):
 
 
 class ConditionalNetwork(nn.Module):
-    """`inner` on (x, embed(c)); it takes vectors of `dims` and as many numbers more as the embedding has."""
+    """`inner` on (x, embed(c)): it takes vectors of `dims` numbers and the outputs of the embedding."""
 
-    def __init__(self, inner: Network, embed: nn.Module, dims: int, features: int) -> None:
+    def __init__(self, inner: Network, embed: Embedding, dims: int) -> None:
         super().__init__()
-        self.inner, self.embed, self.dims, self.features = inner, embed, dims, features
-        self.norm = inner.norm
+        if embed.blocks != inner.blocks:
+            raise OptionError(f"The embedding has {embed.blocks} blocks but the network {inner.blocks}; give both the same.")
+        self.inner, self.embed, self.dims = inner, embed, dims
+        self.norm, self.blocks, self.plan = inner.norm, inner.blocks, inner.plan
 
-    def lipschitz(self, norm_of: Callable[[LipschitzMap], float]) -> float:
-        """A bound on Lip(g) in x, for every context."""
-        return self.inner.lipschitz(norm_of)
+    def prepared(self, precision: Precision = EXACT) -> Stack:
+        """The branches in (x, embedding), given norms that are up to date."""
+        return self.inner.prepared(precision)
 
-    def given(self, context: Tensor | None) -> Given:
-        """g at these contexts, one for each sample."""
+    def compile_functions(self, on: bool = True) -> None:
+        """Compile the functions of the network, or stop using compiled ones."""
+        self.inner.compile_functions(on)
+
+    def check(self, x: Tensor) -> None:
+        """Raises a ShapeError unless x has the shape that this network takes."""
+        if x.shape[1:] != (self.dims,):
+            raise ShapeError(f"This layer takes vectors of {self.dims} numbers, not a tensor of shape {tuple(x.shape)}.")
+
+    def lipschitz(self, norms: Norms) -> list[float]:
+        """A bound on Lip(g) in x of each block, for every context."""
+        return self.inner.lipschitz(norms)
+
+    def embedded(self, context: Tensor | None) -> Tensor:
+        """[K, batch, features], for contexts [batch, numbers]."""
         if context is None:
             raise OptionError("This flow is conditional: give it a context for each sample.")
-        return Given(self, context)
+        found: Tensor = self.embed(context)
+        return found
 
 
 class Given:
-    """A conditional network at a context: what estimators and solvers take for a network."""
+    """A conditional branch at the embedded contexts of a batch."""
 
-    def __init__(self, net: ConditionalNetwork, context: Tensor) -> None:
-        self.net, self.context, self.norm = net, context, net.norm
-        self._embedded: Tensor | None = None  # where no gradient is recorded
+    def __init__(self, inner: Branch, embedded: Tensor) -> None:
+        self.inner, self.embedded = inner, embedded
 
-    def parameters(self) -> Iterator[Tensor]:
-        """What a gradient may be asked for: the weights, and the context."""
-        yield from self.net.parameters()
-        yield self.context
+    @property
+    def features(self) -> int:
+        return self.embedded.shape[1]
 
     def _joined(self, x: Tensor) -> Tensor:
-        if len(x) != len(self.context):
-            raise ShapeError(f"There are {len(x)} samples but {len(self.context)} contexts; give one for each.")
-        if torch.is_grad_enabled():
-            return torch.cat([x, self.net.embed(self.context)], 1)
-        if self._embedded is None:  # a solver asks again and again
-            self._embedded = self.net.embed(self.context)
-        return torch.cat([x, self._embedded], 1)
+        if len(x) != len(self.embedded):
+            raise ShapeError(f"There are {len(x)} samples but {len(self.embedded)} contexts; give one for each.")
+        return torch.cat([x, self.embedded], 1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        value: Tensor = self.net.inner(self._joined(x))
-        return value
+        return self.inner(self._joined(x))
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        y, J = self.net.inner.linearize(self._joined(x))
-        return y, InputMap(J, self.net.dims, self.net.features)
+        y, J = self.inner.linearize(self._joined(x))
+        return y, InputMap(J, x.shape[1], self.features)
 
-    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
-        y, product, J = self.net.inner.push(self._joined(x), nn.functional.pad(v, (0, self.net.features)), low)
-        return y, product, InputMap(J, self.net.dims, self.net.features)
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
+        y, product, J = self.inner.push(self._joined(x), nn.functional.pad(v, (0, self.features)))
+        return y, product, InputMap(J, x.shape[1], self.features)
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.inner.tensors(), self.embedded]
+
+    def replaced(self, tensors: Sequence[Tensor]) -> Given:
+        return Given(self.inner.replaced(tensors[:-1]), tensors[-1])
 
     def take(self, index: Tensor) -> Given:
         """At the contexts of some samples only."""
-        return Given(self.net, self.context[index])
+        return Given(self.inner, self.embedded[index])

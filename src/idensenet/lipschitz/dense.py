@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation
 from idensenet.lipschitz.linear import LipschitzMap
-from idensenet.lipschitz.linearmap import Composition, DenseLayerMap, LinearMap
 
 
 def p_norm(pair: tuple[float, float], p: float) -> float:
+    """The p-norm of two numbers."""
     return max(pair) if math.isinf(p) else (pair[0] ** p + pair[1] ** p) ** (1 / p)
 
 
@@ -26,22 +26,23 @@ def concatenation_weights(k: Tensor, p: float) -> Tensor:
 
 
 class DenseLayer(nn.Module):
-    """Concatenates its input with a transformation of it, weighted so that the whole is `lip`-Lipschitz.
+    """Concatenates its input with a transformation of it, weighted so that the whole is `lip`-Lipschitz, for each of K blocks.
 
     eta = softplus(k) + 0.1, divided by the p-norm of the pair (appendix B of the paper: the concatenation of a K1- and a
-    K2-Lipschitz map is (K1^p + K2^p)^(1/p)-Lipschitz). A fixed concatenation has no k; a learnable one can be frozen and
-    switched on with `learn`.
+    K2-Lipschitz map is (K1^p + K2^p)^(1/p)-Lipschitz). A fixed concatenation has no parameter k; a learnable one can be
+    frozen and switched on with `learn`.
     """
 
     def __init__(self, linear: LipschitzMap, activation: Activation, learnable: bool = True, lip: float = 0.98) -> None:
         super().__init__()
         if not 0 < lip < 1:
             raise OptionError(f"lip={lip} must lie strictly between 0 and 1, or the block may have no inverse.")
-        self.linear, self.activation, self.lip = linear, activation, lip
+        self.linear, self.activation, self.learnable, self.lip = linear, activation, learnable, lip
+        start = torch.ones(linear.blocks, 2)
         if learnable:
-            self.k = nn.Parameter(torch.ones(2))
+            self.k = nn.Parameter(start)
         else:
-            self.register_buffer("k", torch.ones(2))
+            self.register_buffer("k", start)
 
     def learn(self, on: bool = True) -> None:
         """Switch the learning of the concatenation on or off; a fixed one stays fixed."""
@@ -51,21 +52,11 @@ class DenseLayer(nn.Module):
                 self.k.grad = None
 
     def eta(self) -> Tensor:
-        """The two normalised weights of input and transformation, without `lip`."""
+        """The two normalised weights of input and transformation, without `lip`: [K, 2]."""
         return concatenation_weights(self.k, self.linear.norm)
 
-    def forward(self, x: Tensor) -> Tensor:
-        a, b = (self.lip * self.eta()).unbind()
-        return torch.cat([a * x, b * self.activation(self.linear(x))], 1)
-
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        a, b = (self.lip * self.eta()).unbind()
-        pre, first = self.linear.linearize(x)
-        y, second = self.activation.linearize(pre)
-        inner = Composition([first, second])
-        return torch.cat([a * x, b * y], 1), DenseLayerMap(a, b, inner, x.shape[1], 1 - x.ndim)
-
-    def lipschitz(self, linear_norm: float) -> float:
-        """A bound for the layer, given one for its linear map."""
-        a, b = (self.lip * self.eta().detach().double()).tolist()
-        return p_norm((a, b * linear_norm * self.activation.lipschitz(self.linear.norm)), self.linear.norm)
+    def lipschitz(self, linear_norms: list[float]) -> list[float]:
+        """A bound for the layer of each block, given one for its linear map."""
+        slope = self.activation.lipschitz(self.linear.norm)
+        pairs = (self.lip * self.eta().detach().double()).tolist()
+        return [p_norm((a, b * norm * slope), self.linear.norm) for (a, b), norm in zip(pairs, linear_norms, strict=True)]

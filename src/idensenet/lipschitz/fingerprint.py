@@ -72,9 +72,12 @@ def _coins(count: int, device: torch.device) -> Tensor:
     return (mix(torch.arange(count, device=device)) & 1).bool()
 
 
-def sketch(weight: Tensor) -> Tensor:
-    """[SKETCH]: sums of the numbers with random signs, always the same. It is linear, and as long as the weight to some ten
-    percent, so two sketches tell how far a weight has moved in any direction at all."""
-    flat = weight.detach().reshape(-1)
-    signed = torch.where(_coins(len(flat), flat.device), flat, -flat)
-    return pad(signed, (0, -len(flat) % SKETCH)).view(-1, SKETCH).sum(0)
+def sketch(weights: Tensor) -> Tensor:
+    """[K, SKETCH]: sums of the numbers of each weight with fixed random signs.
+
+    A sketch is linear, and as long as the weight to some ten percent, so two sketches tell how far a weight has moved in any
+    direction at all.
+    """
+    flat = weights.detach().flatten(1)
+    signed = torch.where(_coins(flat.shape[1], flat.device), flat, -flat)
+    return pad(signed, (0, -flat.shape[1] % SKETCH)).view(len(flat), -1, SKETCH).sum(1)

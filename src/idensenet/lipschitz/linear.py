@@ -1,44 +1,48 @@
-"""Linear layers whose norm never exceeds `coeff`: weight / max(1, sigma(weight) / coeff).
+"""Stacks of linear layers whose norm never exceeds `coeff`: weight / max(1, sigma(weight) / coeff).
 
-The norm is that of the operator. It is kept with the weights (`left`, `right`, `sigma`: saved state) beside a fingerprint
-of the weights it belongs to, and `fresh_norms` brings it up to date on entry of every public call: whatever wrote the
-weights (an optimiser, a load, averaging, `.data`), the next use sees norms for these weights, and if they have not
-changed, nothing is computed.
+The norm is the operator's. It is saved with the weights (`left`, `right`, `sigma`) next to a fingerprint of the weights that
+it belongs to. `refresh_norms` compares fingerprints once per public call: whatever wrote the weights (an optimiser, a load,
+averaging, `.data`), the next use sees norms of these weights, and if they have not changed, nothing is computed.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idensenet.errors import NonFiniteError, OptionError, ShapeError
-from idensenet.lipschitz import norms
-from idensenet.lipschitz.fingerprint import SKETCH, fingerprints
-from idensenet.lipschitz.linearmap import ConvolutionMap, LinearMap, MatrixMap, convolve
-from idensenet.lipschitz.scope import norms_settled, own_precision, scope, under, updates
-from idensenet.lipschitz.update import ROUNDING, at_once, fields, update_norms
+from idensenet.lipschitz import bounds, norms
+from idensenet.lipschitz.fingerprint import SKETCH, fingerprints, sketch
+from idensenet.precision import for_norms
 
-
-def normalized(weight: Tensor, slope: Tensor, sigma: Tensor, coeff: float, scale: Tensor | None = None) -> Tensor:
-    """weight / max(1, sigma / coeff), with slope = d sigma / d weight in its gradient; and a scale for each of its columns."""
-    product = (slope * weight).sum()
-    sigma = sigma + (product - product.detach())
-    result = weight / torch.clamp(sigma / coeff, min=1)
-    return result if scale is None else result * scale.view(1, -1, *[1] * (weight.ndim - 2))
+AT_ONCE = 1 << 23  # bytes of singular vectors that are computed together: memory must not grow with the depth of a model
+ROUNDING = 1e-6  # relative change of a weight when its number type changes
+JUMP, DRIFT = 0.1, 0.2  # a kernel that has moved so far, at once or in all, relative to its length, is searched from scratch
 
 
 class LipschitzMap(nn.Module, ABC):
-    """An affine map x -> W x + b with |W| <= coeff in the chosen norm."""
+    """K affine maps x -> W x + b with |W| <= coeff in the chosen p-norm.
 
-    weight: nn.Parameter
-    bias: nn.Parameter
+    Inside a branch, values are `rows`: tensors in the layout that suits the map, with `channels` and `samples` as the
+    dimensions of features and of samples. `product` and `transposed` work on the weight of one block.
+
+    Args:
+        weight: The parameters [K, outputs, inputs, ...], initialised here.
+        coeff: The bound on the norm, strictly between 0 and 1.
+        norm: 1, 2 or infinity.
+        left: Buffer for the left singular vectors, [K, ...].
+        right: Buffer for the right singular vectors, [K, ...].
+    """
+
+    channels: int
+    samples: int
+    event: int  # dimensions of a sample
+    traceable = True  # whether torch.compile traces `normalized` as one graph
     left: Tensor
     right: Tensor
     sigma: Tensor
@@ -49,239 +53,300 @@ class LipschitzMap(nn.Module, ABC):
         if not 0 < coeff < 1:
             raise OptionError(f"coeff={coeff} must lie strictly between 0 and 1, or the block may have no inverse.")
         self.coeff, self.norm = coeff, norms.checked_norm(norm)
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(weight.new_zeros(len(weight)))
+        self.blocks, self.outputs, self.inputs = weight.shape[:3]
+        bound = 1 / math.sqrt(max(1, weight[0, 0].numel()))
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(self.blocks, self.outputs).uniform_(-bound, bound))
         self.register_buffer("left", left)
         self.register_buffer("right", right)
-        self.register_buffer("sigma", torch.ones(()))
+        self.register_buffer("sigma", torch.ones(self.blocks))
         self.register_buffer("fingerprint", torch.tensor(-1))
-        self._gradient: Tensor | None = None
-        self._normalized: Tensor | None = None
-        self._cached_for: int | None = None  # the fingerprint of the weight that the two caches belong to
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        bound = 1 / math.sqrt(weight[0].numel())
-        nn.init.uniform_(self.bias, -bound, bound)
 
-    @property
-    def alike(self) -> tuple[object, ...]:
-        """What maps must have in common, beside the shape of their weights, to be normalised together."""
-        return type(self), self.norm, self.size, self.__dict__.get("tolerance", 0.0)
+    # How a map acts
 
-    @property
+    @staticmethod
     @abstractmethod
-    def as_matrix(self) -> bool:
-        """Whether the operator's norm is that of the weight as a matrix."""
+    def laid_out(x: Tensor) -> Tensor:
+        """Samples [batch, *event] in memory as rows want them; blocks pass this layout on."""
 
-    @property
+    @staticmethod
     @abstractmethod
-    def size(self) -> tuple[int, int] | None:
-        """The map a convolution acts on; None for a matrix."""
+    def enter(x: Tensor) -> Tensor:
+        """Samples [batch, *event], or vectors [probes, batch, *event], as rows."""
+
+    @staticmethod
+    @abstractmethod
+    def leave(rows: Tensor, lead: Sequence[int]) -> Tensor:
+        """Rows as a tensor [*lead, *event]."""
+
+    @staticmethod
+    @abstractmethod
+    def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """W rows + b, for the weight and the bias of one block."""
+
+    @staticmethod
+    @abstractmethod
+    def transposed(weight: Tensor) -> Tensor:
+        """The weight of the transposed map, with which `product` is the transposed product."""
 
     @abstractmethod
-    def checked(self, x: Tensor) -> Tensor:
-        """x, if it has the shape that this layer takes."""
+    def check(self, x: Tensor, expansion: int = 1) -> None:
+        """Raises a ShapeError unless x has the shape that this map takes, behind an activation with this expansion."""
+
+    # What its norm is
 
     @abstractmethod
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+    def norm_product(self) -> Tensor:
+        """u' W v of each block, [K], as a differentiable function of the weight with u and v held fixed."""
 
     @abstractmethod
-    def forward(self, x: Tensor) -> Tensor: ...
+    def compute_norms(self, back: bool) -> None:
+        """Write `sigma`, `left` and `right` for the weights as they are; `back` picks one of two half-steps of iteration."""
 
-    def forget_unless(self, fingerprint: int) -> None:
-        """Drop what was cached for another weight: a copy of all saved state brings its own norms, and no update follows."""
-        if self._cached_for != fingerprint:
-            self.remember(None)
-            self.__dict__["_cached_for"] = fingerprint
+    @abstractmethod
+    def bounds(self) -> list[float]:
+        """A guaranteed upper bound on the norm of the map in use, for each block."""
 
-    def remember(self, gradient: Tensor | None) -> None:
-        """Begin the caches anew. Past nn.Module.__setattr__, which would take longer than all the rest for small layers."""
-        self.__dict__["_gradient"], self.__dict__["_normalized"] = gradient, None
+    def estimated(self) -> bool:
+        """Whether the norms are warm-started estimates from training that evaluation should recompute."""
+        return False
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.remember(None)
+    def normalized(self, columns: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """The weights in use, [K, ...].
 
-    def norm_gradient(self) -> Tensor:
-        """d sigma / d weight with the singular vectors held fixed; sigma is its inner product with the weight."""
-        if self._gradient is None or self._gradient.device != self.weight.device or self._gradient.dtype != self.weight.dtype:
-            with own_precision(self.weight), torch.enable_grad():
-                if self.norm != 2:
-                    weight = self.weight.detach().requires_grad_()
-                    (self._gradient,) = torch.autograd.grad(norms.induced_norm(weight, self.norm, self.size), weight)
-                elif self.as_matrix:
-                    self._gradient = torch.outer(self.left.flatten(), self.right.flatten()).view_as(self.weight)
-                else:
-                    self._gradient = norms.convolution_norm_gradient(self.left, self.right, self.weight.shape[-1])
-        return self._gradient
-
-    def scaled_weight(self, scale: Tensor, run: Callable[..., Tensor] = normalized) -> Tensor:
-        """The weight in use, with a factor for each of its columns."""
-        if not torch.is_grad_enabled() or not self.weight.requires_grad or torch.compiler.is_compiling():
-            weight = self.normalized_weight()
-            return weight * scale.view(1, -1, *[1] * (weight.ndim - 2))
-        ensure_fresh(self)
-        weight = self.weight.view_as(self.weight)  # no parameter, whose shape a compiler would take for fixed
-        return run(weight, self.norm_gradient(), self.sigma, self.coeff, scale)
+        Args:
+            columns: A factor for each input channel, [K, inputs] or [K, 1].
+            rows: A factor for all outputs of a block, [K].
+        """
+        sigma = self.sigma
+        if torch.is_grad_enabled() and self.weight.requires_grad:
+            product = self.norm_product()
+            sigma = sigma + (product - product.detach())  # the value is the saved norm
+        factor = torch.clamp(sigma / self.coeff, min=1).reciprocal()
+        factor = (factor if rows is None else factor * rows)[:, None]
+        factor = factor if columns is None else factor * columns
+        return self.weight * factor.view(self.blocks, 1, -1, *[1] * (self.weight.ndim - 3))
 
     def normalized_weight(self) -> Tensor:
-        """The weight in use. It carries a graph where gradients are recorded, and is cached where they are not."""
-        compiling = torch.compiler.is_compiling()
-        if not compiling:
-            ensure_fresh(self)
-        if torch.is_grad_enabled() and self.weight.requires_grad:
-            return normalized(self.weight, self.norm_gradient(), self.sigma, self.coeff)
-        cached = self._normalized
-        if (
-            compiling
-            or cached is None
-            or cached.device != self.weight.device
-            or cached.dtype != self.weight.dtype
-            or (cached.is_inference() and not torch.is_inference_mode_enabled())
-        ):
-            cached = self.weight.detach() / torch.clamp(self.sigma / self.coeff, min=1)
-            if not compiling:
-                self._normalized = cached
-        return cached
+        """The weights in use, [K, ...], for the weights as they are now."""
+        refresh_norms(self)
+        return self.normalized()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_gradient": None, "_normalized": None}
+    def forward(self, x: Tensor, block: int = 0) -> Tensor:
+        """W x + b of one block."""
+        self.check(x)
+        weight = self.normalized_weight()[block]
+        return self.leave(self.product(self.enter(x), weight, self.bias[block]), x.shape[:1])
 
 
 class LipschitzLinear(LipschitzMap):
-    """W x + b on vectors, the norm exact.
+    """W x + b on vectors. The norm is exact.
 
     >>> layer = LipschitzLinear(3, 2, coeff=0.9)
-    >>> bool(torch.linalg.matrix_norm(layer.normalized_weight(), 2) <= 0.9 + 1e-6)
+    >>> bool(torch.linalg.matrix_norm(layer.normalized_weight()[0], 2) <= 0.9 + 1e-6)
     True
     """
 
-    def __init__(self, inputs: int, outputs: int, coeff: float = 0.98, norm: float = 2.0) -> None:
-        super().__init__(torch.empty(outputs, inputs), coeff, norm, torch.zeros(outputs), torch.zeros(inputs))
+    channels, samples, event = 0, 1, 1  # long rows of samples suit vector units, and concatenation is a plain copy
 
-    @property
-    def as_matrix(self) -> bool:
-        return True
+    def __init__(self, inputs: int, outputs: int, coeff: float = 0.98, norm: float = 2.0, blocks: int = 1) -> None:
+        weight = torch.empty(blocks, outputs, inputs)
+        super().__init__(weight, coeff, norm, torch.zeros(blocks, outputs), torch.zeros(blocks, inputs))
 
-    @property
-    def size(self) -> None:
-        return None
+    @staticmethod
+    def laid_out(x: Tensor) -> Tensor:
+        return x.mT.contiguous().mT
 
-    def checked(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.weight.shape[1]:
-            raise ShapeError(
-                f"This layer takes vectors of {self.weight.shape[1]} numbers, not a tensor of shape {tuple(x.shape)}."
-            )
-        return x
+    @staticmethod
+    def enter(x: Tensor) -> Tensor:
+        return x.flatten(0, -2).mT
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(self.checked(x), self.normalized_weight(), self.bias)
+    @staticmethod
+    def leave(rows: Tensor, lead: Sequence[int]) -> Tensor:
+        return rows.mT.reshape(*lead, len(rows))
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        weight = self.normalized_weight()
-        return torch.nn.functional.linear(self.checked(x), weight, self.bias), MatrixMap(weight)
+    @staticmethod
+    def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return weight @ rows if bias is None else torch.addmm(bias[:, None], weight, rows)
+
+    @staticmethod
+    def transposed(weight: Tensor) -> Tensor:
+        return weight.mT
+
+    def check(self, x: Tensor, expansion: int = 1) -> None:
+        want = self.inputs // expansion
+        if x.shape[-1] != want:
+            raise ShapeError(f"This layer takes vectors of {want} numbers, not a tensor of shape {tuple(x.shape)}.")
+
+    def norm_product(self) -> Tensor:
+        if self.norm != 2:
+            return norms.induced_norms(self.weight, self.norm, None)
+        return _product(self.left, self.weight, self.right)
+
+    def compute_norms(self, back: bool) -> None:
+        if self.norm != 2:
+            self.sigma.copy_(norms.induced_norms(self.weight, self.norm, None))
+            return
+        for name, found in zip(("sigma", "left", "right"), norms.matrix_norms(self.weight), strict=True):
+            getattr(self, name).copy_(found)
+
+    def bounds(self) -> list[float]:
+        return bounds.operator_bounds(self.normalized(), None, self.norm, self.sigma.clamp(max=self.coeff))
 
 
 class LipschitzConv2d(LipschitzMap):
-    """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction."""
+    """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction.
 
-    sketch: Tensor  # of the last weight, and of the one for which the singular vectors were looked for everywhere
+    Kernels of one pixel are matrices, and their norm is exact. Larger ones are iterated, to a relative `tolerance`.
+    """
+
+    channels, samples, event = 1, 0, 3
+    sketch: Tensor  # [2, K, SKETCH]: of the last weight, and of the last one whose singular vectors were searched from scratch
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, size: tuple[int, int], coeff: float = 0.98, norm: float = 2.0
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        size: tuple[int, int],
+        coeff: float = 0.98,
+        norm: float = 2.0,
+        blocks: int = 1,
     ) -> None:
         if kernel % 2 == 0:
             raise OptionError(f"kernel={kernel} must be odd, so that the convolution keeps the size of its map.")
-        maps = (1, 1) if kernel == 1 else size
+        maps = (1, 1) if kernel == 1 else tuple(size)
         start = torch.Generator().manual_seed(0)  # the same on every rank, and no draw from anybody's generator
         right = torch.randn(inputs, *maps, generator=start)
-        super().__init__(
-            torch.empty(outputs, inputs, kernel, kernel), coeff, norm, torch.zeros(outputs, *maps), right / right.norm()
-        )
-        self._size = size
+        right = (right / right.norm()).expand(blocks, *right.shape).clone()
+        weight = torch.empty(blocks, outputs, inputs, kernel, kernel)
+        super().__init__(weight, coeff, norm, torch.zeros(blocks, outputs, *maps), right)
+        self.kernel, self.size = kernel, (size[0], size[1])
         self.tolerance = 1e-3
-        self.register_buffer("sketch", torch.zeros(2, SKETCH))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        if state_dict.pop(prefix + "length", None) is not None:  # of an earlier version, which kept less
-            state_dict[prefix + "sketch"] = torch.zeros_like(self.sketch)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.register_buffer("sketch", torch.zeros(2, blocks, SKETCH))
 
     @property
     def as_matrix(self) -> bool:
-        return self.weight.shape[-1] == 1
+        """Whether the norm of the operator is the norm of the weight as a matrix."""
+        return self.kernel == 1
 
     @property
-    def size(self) -> tuple[int, int]:
-        return self._size
+    def traceable(self) -> bool:  # type: ignore[override]
+        return self.as_matrix or self.norm != 2  # else Python looks which blocks are above coeff
 
-    def checked(self, x: Tensor) -> Tensor:
-        if x.shape[-3:] != (self.weight.shape[1], *self._size):
-            want = (self.weight.shape[1], *self._size)
+    @staticmethod
+    def laid_out(x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def enter(x: Tensor) -> Tensor:
+        return x.flatten(0, -4).contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def leave(rows: Tensor, lead: Sequence[int]) -> Tensor:
+        return rows.view(*lead, *rows.shape[1:])
+
+    @staticmethod
+    def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.conv2d(rows, weight, bias, padding=weight.shape[-1] // 2)
+
+    @staticmethod
+    def transposed(weight: Tensor) -> Tensor:
+        return weight.transpose(0, 1).flip(2, 3)  # with odd kernels and zero padding it is a convolution again
+
+    def check(self, x: Tensor, expansion: int = 1) -> None:
+        want = (self.inputs // expansion, *self.size)
+        if x.shape[-3:] != want:
             raise ShapeError(f"This convolution takes maps of shape {want}, not a tensor of shape {tuple(x.shape)}.")
-        return x
 
-    def forward(self, x: Tensor) -> Tensor:
-        return convolve(self.checked(x), self.normalized_weight()) + self.bias[:, None, None]
+    def norm_product(self) -> Tensor:
+        if self.norm != 2:
+            return norms.induced_norms(self.weight, self.norm, self.size)
+        if self.as_matrix:
+            return _product(self.left.flatten(1), self.weight.flatten(2), self.right.flatten(1))
+        with for_norms(self.weight):
+            active = (self.sigma > self.coeff).tolist()  # below coeff the weight is used as it is, and its norm has no part
+            slope = [
+                norms.convolution_norm_gradient(u, v, self.kernel) if on else weight.new_zeros(()).expand_as(weight)
+                for on, u, v, weight in zip(active, self.left, self.right, self.weight, strict=True)
+            ]
+        return torch.stack(
+            [(a * w).sum() if on else w.new_zeros(()) for on, a, w in zip(active, slope, self.weight, strict=True)]
+        )
 
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        weight = self.normalized_weight()
-        return convolve(self.checked(x), weight) + self.bias[:, None, None], ConvolutionMap(weight)
+    def compute_norms(self, back: bool) -> None:
+        if self.norm != 2:
+            self.sigma.copy_(norms.induced_norms(self.weight, self.norm, self.size))
+            return
+        if self.as_matrix:
+            sigma, left, right = norms.matrix_norms(self.weight.flatten(2))
+        else:
+            sigma, left, right = self._iterated(back)
+        self.sigma.copy_(sigma)
+        self.left.copy_(left.view_as(self.left))
+        self.right.copy_(right.view_as(self.right))
+
+    def _iterated(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
+        now, (last, searched) = sketch(self.weight), self.sketch
+        # a part of the weight may have grown that v does not see: then, and where no training step follows, search again
+        jump, drift = (JUMP, DRIFT) if self.training else (ROUNDING, ROUNDING)
+        near = (now - last).norm(dim=1) < jump * last.norm(dim=1)
+        near &= (now - searched).norm(dim=1) < drift * searched.norm(dim=1)
+        known = torch.where(near, self.sigma, math.inf)
+        self.sketch.copy_(torch.stack([now, torch.where(near[:, None], searched, now)]))
+        each = (self.left[0].numel() + self.right[0].numel()) * self.left.element_size()
+        together = max(1, AT_ONCE // each)
+        found = [
+            norms.convolution_norms(
+                self.weight.detach()[part].unbind(),
+                self.right[part],
+                self.tolerance,
+                known[part],
+                1000,
+                self.left[part],
+                back,
+            )
+            for part in (slice(i, i + together) for i in range(0, self.blocks, together))
+        ]
+        sigma, left, right = (torch.cat(each) for each in zip(*found, strict=True))
+        return sigma, left, right
+
+    def estimated(self) -> bool:
+        if self.training or self.norm != 2 or self.as_matrix:
+            return False
+        last, searched = self.sketch
+        return bool(((last - searched).norm(dim=1) > ROUNDING * searched.norm(dim=1)).any())
+
+    def bounds(self) -> list[float]:
+        size = None if self.as_matrix else self.size
+        return bounds.operator_bounds(self.normalized(), size, self.norm, self.sigma.clamp(max=self.coeff))
 
 
-def followed_only(maps: Sequence[LipschitzMap]) -> set[LipschitzMap]:
-    """Convolutions out of training whose singular vectors were last followed, in training, and not looked for."""
-    those = [m for m in maps if isinstance(m, LipschitzConv2d) and not m.training and m.norm == 2 and not m.as_matrix]
-    if not those:
-        return set()
-    last, looked = torch.stack(fields(those, "sketch"), 1)
-    moved = (last - looked).norm(dim=1) > ROUNDING * looked.norm(dim=1)
-    return {m for m, far in zip(those, moved.tolist(), strict=True) if far}
+def _product(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
+    """u' W v of each block, for copies of u and v: those of the map may be written before the backward pass."""
+    return ((left.clone()[:, None] @ weight) @ right.clone()[:, :, None]).flatten()
+
+
+def maps_of(root: nn.Module) -> Iterator[LipschitzMap]:
+    """All Lipschitz maps under a module, in order."""
+    for module in root.modules():
+        if isinstance(module, LipschitzMap):
+            yield module
 
 
 def refresh_norms(root: nn.Module) -> int:
-    """Bring the norms of all maps under `root` up to date with their weights; returns how many were not."""
-    maps = under(root, LipschitzMap)  # type: ignore[type-abstract]
+    """Bring the norms of all maps under `root` up to date with their weights; returns how many stacks were not."""
+    maps = list(maps_of(root))
     if not maps:
         return 0
-    with own_precision(maps[0].weight):
-        weights = fields(maps, "weight")
-        found = fingerprints(weights)
-        known = torch.stack(fields(maps, "fingerprint"))
-        groups = defaultdict(list)
-        codes = found.tolist()
-        followed = followed_only(maps)
-        for i, (now, before) in enumerate(zip(codes, known.tolist(), strict=True)):
-            m = maps[i]
-            m.forget_unless(now)
-            if now != before or m in followed:
-                groups[m.alike, weights[i].shape, weights[i].dtype].append(i)
-        stale = [weights[i] for members in groups.values() for i in members]
-        if stale and not bool(torch.isfinite(torch.stack([w.sum().float() for w in stale])).all()):
+    with for_norms(maps[0].weight):
+        found = fingerprints([m.weight for m in maps])
+        codes, known = found.tolist(), torch.stack([m.fingerprint for m in maps]).tolist()
+        stale = [i for i, m in enumerate(maps) if codes[i] != known[i] or m.estimated()]
+        if stale and not bool(torch.isfinite(torch.stack([maps[i].weight.sum().float() for i in stale])).all()):
             raise NonFiniteError("A weight is NaN or infinite, so it has no norm; go back to an earlier checkpoint.")
-        for members in groups.values():
+        for i in stale:
             # a bit of the fingerprint is as good as a coin, and the same after a resume and on every rank
-            back = bool(codes[members[0]] & 1)
-            together = at_once(maps[members[0]])
-            for part in (members[i : i + together] for i in range(0, len(members), together)):
-                update_norms([maps[i] for i in part], found[part], back)
-    return sum(map(len, groups.values()))
-
-
-@contextmanager
-def fresh_norms(root: nn.Module) -> Iterator[None]:
-    """Norms under `root` are those of the weights, inside. Nested uses cost nothing, unless they are about another model."""
-    if scope.depth == 0 or not scope.covers(root):
-        refresh_norms(root)
-    with norms_settled(root):
-        yield
-
-
-@contextmanager
-def norms_as_of(count: int, root: nn.Module) -> Iterator[None]:
-    """The norms that a forward pass used, whose `updates.count` is given: they need no look if none was written since."""
-    with norms_settled() if updates.count == count else fresh_norms(root):
-        yield
-
-
-def ensure_fresh(layer: LipschitzMap) -> None:
-    if scope.depth == 0:
-        refresh_norms(layer)
+            maps[i].compute_norms(back=bool(codes[i] & 1))
+            maps[i].fingerprint.copy_(found[i])
+    return len(stale)

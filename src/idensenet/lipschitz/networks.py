@@ -1,248 +1,232 @@
-"""The networks g of x + g(x): chains of linear maps, activations and dense layers."""
+"""Stacks of networks g for x + g(x): layers whose parameters have a leading axis of K blocks."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType, MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from idensenet.errors import OptionError
-from idensenet.lipschitz.activations import Activation
-from idensenet.lipschitz.block import (
-    DenseBlockMap,
-    ResidualNetMap,
-    activate,
-    apply,
-    biased,
-    fused,
-    grow,
-    laid_out,
-    products,
-)
+from idensenet.lipschitz.activations import Activation, Folded
+from idensenet.lipschitz.branch import Branch, Plan, Pull, Push, Step, pull, push
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzMap, fresh_norms, normalized
-from idensenet.lipschitz.linearmap import Composition, LinearMap, rounding
-from idensenet.lipschitz.scope import scope
-from idensenet.lipschitz.step import dense_step
+from idensenet.lipschitz.linear import LipschitzMap, maps_of, refresh_norms
+from idensenet.precision import EXACT, Precision
 
-AT_ONCE = 1 << 26  # bytes of features, where none is kept: more is no faster
-
-
-class Network(nn.Module):
-    """A chain of layers, each of which can be linearised and has a Lipschitz bound."""
-
-    def __init__(self, layers: Sequence[LipschitzMap | Activation | DenseLayer]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        found = {m.norm for m in self.modules() if isinstance(m, LipschitzMap)}
-        if len(found) != 1:
-            raise OptionError(f"The layers of a network must all be normalised in one norm, not in {sorted(found)}.")
-        self.norm: float = found.pop()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with fresh_norms(self):
-            for layer in self.layers:
-                x = layer(x)
-        return x
-
-    def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        """g(x) and the linear map J_g(x)."""
-        if torch.compiler.is_compiling():  # the norms are looked at outside, before the compiled call
-            return self._linearize(x)
-        with fresh_norms(self):
-            return self._linearize(x)
-
-    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
-        """g(x), the product J v with vectors [probes, *x.shape], and J itself, for use without gradients.
-
-        With `low` the products that J v is made of are in bfloat16.
-        """
-        y, J = self.linearize(x)
-        with rounding(low, v):
-            product = J.matvec(v)
-        return y, product.to(v.dtype), J
-
-    def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        maps: list[LinearMap] = []
-        for layer in self.layers:
-            x, each = layer.linearize(x)  # type: ignore[operator]
-            maps.append(each)
-        return x, Composition(maps)
-
-    def lipschitz(self, norm_of: Callable[[LipschitzMap], float]) -> float:
-        """A bound on Lip(g), given bounds on the norms of its linear maps."""
-        bound = 1.0
-        for layer in self.layers:
-            if isinstance(layer, LipschitzMap):
-                bound *= norm_of(layer)
-            elif isinstance(layer, DenseLayer):
-                bound *= layer.lipschitz(norm_of(layer.linear))
-            elif isinstance(layer, Activation):
-                bound *= layer.lipschitz(self.norm)
-        return bound
+LEAN: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False}  # small blocks feel every call
+Layer = LipschitzMap | Activation | DenseLayer
+Norms = Callable[[LipschitzMap], list[float]]
 
 
-class RowNetwork(Network):
-    """A network that takes values and tangents through together. See block.py for how it is computed.
+@dataclass(frozen=True)
+class Run:
+    """The functions that compute a stack, compiled or not."""
 
-    With `compiled`, its elementwise steps are compiled into one pass each: the same result up to rounding, half a minute once.
+    fold: Callable[[], list[list[Tensor]]]
+    push: Push = push
+    pull: Pull = pull
+
+
+class Stack:
+    """What a public call works with: the tensors of K blocks, [K, ...] for each step, and the branches made of them."""
+
+    def __init__(self, plan: Plan, steps: Sequence[Sequence[Tensor]], push: Push = push, pull: Pull = pull) -> None:
+        self.plan, self.steps = plan, steps
+        self._run = push, pull
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """g of each block. They keep the graph of the weights, also if the first to ask records no gradient."""
+        with ExitStack() as outside:
+            if torch.is_inference_mode_enabled():
+                outside.enter_context(torch.inference_mode(False))
+            outside.enter_context(torch.enable_grad())
+            parts = [list(zip(*[tensor.unbind() for tensor in step], strict=True)) for step in self.steps]
+        empty: list[tuple[Tensor, ...]] = [()] * len(next(step[0] for step in self.steps if step))
+        return [Branch(self.plan, block, *self._run) for block in zip(*[part or empty for part in parts], strict=True)]
+
+    def __getitem__(self, block: int) -> Branch:
+        return self.branches[block]
+
+    def detached(self) -> Stack:
+        """The same without a graph."""
+        return Stack(self.plan, [[tensor.detach() for tensor in step] for step in self.steps], *self._run)
+
+
+class Network(nn.Module, ABC):
+    """K networks g of one shape, as a chain of layers; each layer has the parameters of all K.
+
+    `prepare` normalises and folds the weights of all blocks together and returns K branches, which are functions of plain
+    tensors. Nothing else computes a network.
     """
 
-    compiled = False
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        maps = list(maps_of(self))
+        found = {m.norm for m in maps}
+        if len(found) != 1:
+            raise OptionError(f"The layers of a network must all be normalised in one norm, not in {sorted(found)}.")
+        sizes = {m.blocks for m in maps} | {a.blocks for a in self.modules() if isinstance(a, Activation)}
+        if len(sizes) != 1:
+            raise OptionError(f"The layers of a network must all have the same number of blocks, not {sorted(sizes)}.")
+        kinds = {type(m) for m in maps}
+        if len(kinds) != 1:
+            raise OptionError("The linear maps of a network must all be matrices or all convolutions.")
+        self.norm: float = found.pop()
+        self.blocks: int = sizes.pop()
+        self.plan = Plan(kinds.pop(), tuple(self.step_of(layer) for layer in layers))
+        self.compile_functions(False)
+
+    @staticmethod
+    @abstractmethod
+    def step_of(layer: Layer) -> Step:
+        """How `push` computes a layer."""
 
     @abstractmethod
-    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
-        """n rows of values and any number of tangents through the network; and the Jacobian at the values."""
+    def fold(self) -> list[list[Tensor]]:
+        """The tensors [K, ...] of each step: normalised weights with all factors in them, biases, parameters of activations."""
 
-    def _linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
-        return self._push(laid_out(x), len(x))
+    def prepared(self, precision: Precision = EXACT) -> Stack:
+        """The K branches, given norms that are up to date."""
+        # evaluation and solvers meet one batch size after another, and each would be compiled anew
+        run = self.run if torch.is_grad_enabled() else Run(self.fold)
+        steps = [[precision.rounded(tensor) for tensor in step] for step in run.fold()]
+        stack = Stack(self.plan, steps, run.push, run.pull)
+        return stack if torch.is_grad_enabled() else stack.detached()  # biases are the parameters themselves
 
-    def push(self, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
-        rows, n = laid_out(torch.cat([x, v.flatten(0, 1)])), len(x)
-        if torch.compiler.is_compiling():
-            rows, J = self._push(rows, n, low)
-        else:
-            with fresh_norms(self):
-                rows, J = self._push(rows, n, low)
-        value, tangent = torch.split(rows, [n, len(rows) - n])
-        return value, tangent.view(*v.shape[:2], *tangent.shape[1:]), J
+    def prepare(self, precision: Precision = EXACT) -> Stack:
+        """The K branches, for the weights as they are now."""
+        refresh_norms(self)
+        return self.prepared(precision)
+
+    def compile_functions(self, on: bool = True) -> None:
+        """Compile the functions of this stack, or stop using compiled ones. No other stack shares the compiled code."""
+        if not on:
+            self.run = Run(self.fold)
+            return
+        whole = all(m.traceable for m in maps_of(self))  # else the pieces would be compiled, and stacks would share them
+        self.run = Run(compiled(type(self).fold, self) if whole else self.fold, compiled(push), compiled(pull))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "run": None}  # compiled functions stay behind
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.compile_functions(False)
+
+    def check(self, x: Tensor) -> None:
+        """Raises a ShapeError unless x has the shape that this network takes."""
+        first = self.layers[0]
+        next(maps_of(self)).check(x, first.expansion if isinstance(first, Activation) else 1)
+
+    def forward(self, x: Tensor, block: int = 0) -> Tensor:
+        """g(x) of one block."""
+        self.check(x)
+        return self.prepare()[block](x)
+
+    def lipschitz(self, norms: Norms) -> list[float]:
+        """A bound on Lip(g) of each block, given bounds on the norms of its linear maps."""
+        bounds = [1.0] * self.blocks
+        for layer in self.layers:
+            if isinstance(layer, DenseLayer):
+                found = layer.lipschitz(norms(layer.linear))
+            elif isinstance(layer, LipschitzMap):
+                found = norms(layer)
+            else:
+                assert isinstance(layer, Activation)
+                found = [layer.lipschitz(self.norm)] * self.blocks
+            bounds = [a * b for a, b in zip(bounds, found, strict=True)]
+        return bounds
 
 
-def _biased_values(rows: Tensor, bias: Tensor, n: int) -> Tensor:
-    """The bias on the values only."""
-    if len(rows) == n:
-        return biased(rows, bias)
-    value, tangent = torch.split(rows, [n, len(rows) - n])
-    return torch.cat([biased(value, bias), tangent])
+def compiled(function: Any, owner: Any = None, **options: Any) -> Any:
+    """The compiled function, or method of `owner`, with a code object of its own.
+
+    Compiled code is found by code object, and torch limits the number of versions of each, so nobody shares one.
+    """
+    own = FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    return torch.compile(own if owner is None else MethodType(own, owner), dynamic=False, options={**LEAN, **options})
 
 
-class DenseBlock(RowNetwork):
+class DenseBlock(Network):
     """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        if not layers or isinstance(layers[-1], DenseLayer):
+            raise OptionError(
+                "A dense block ends with a closing linear map, whose weight takes the factors of the concatenation."
+            )
+        super().__init__(layers)
 
     @property
     def dense_layers(self) -> list[DenseLayer]:
+        """The dense layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
 
-    def maps(self) -> list[LipschitzMap]:
-        """[first,] one for each dense layer, closing."""
-        return [layer.linear if isinstance(layer, DenseLayer) else layer for layer in self.layers]  # type: ignore[misc]
+    @staticmethod
+    def step_of(layer: Layer) -> Step:
+        if isinstance(layer, Activation):
+            raise OptionError("A dense block is made of linear maps and dense layers; an activation belongs into a layer.")
+        return Step(True, layer.activation, dense=True) if isinstance(layer, DenseLayer) else Step(True, None)
 
-    def _folded(self) -> list[Tensor]:
-        """The weights of the linear maps, with the concatenation in their columns."""
-        scale, weights, run = None, [], fused(normalized, self.compiled)
-        for layer, linear in zip(self.layers, self.maps(), strict=True):
-            weights.append(linear.normalized_weight() if scale is None else linear.scaled_weight(scale, run))
-            if isinstance(layer, DenseLayer):
-                outputs, inputs = weights[-1].shape[:2]
-                a, b = (layer.lip * layer.eta()).unbind()
-                kept = a.expand(inputs) if scale is None else a * scale
-                scale = torch.cat([kept, b.expand(outputs * layer.activation.expansion)])
-        return weights
-
-    def _value_parts(self) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases for values alone: the factors of the activations are in them too, and no pass is left over."""
-        parts, scale = [], None
-        for layer, linear in zip(self.layers, self.maps(), strict=True):
-            weight: Tensor = linear.normalized_weight() if scale is None else linear.scaled_weight(scale)
-            bias: Tensor = linear.bias
-            if isinstance(layer, DenseLayer):
-                inner, outer = layer.activation.factors()
-                a, b = (layer.lip * layer.eta()).unbind()
-                kept = a.expand(weight.shape[1]) if scale is None else a * scale
-                scale = torch.cat([kept, (b * outer).expand(weight.shape[0] * layer.activation.expansion)])
-                weight, bias = weight * inner, bias * inner
-            parts.append((weight, bias))
-        return parts
-
-    def forward(self, x: Tensor) -> Tensor:
-        with fresh_norms(self):
-            key = (id(self), "values")  # a solver asks again and again
-            parts = self._value_parts() if torch.is_grad_enabled() or key not in scope.packs else scope.packs[key]
-            if not torch.is_grad_enabled():
-                scope.packs[key] = parts
-            size = parts[-1][0].shape[1] * math.prod(x.shape[2:]) * x.element_size()  # of the widest features of a sample
-            if torch.is_grad_enabled() or len(x) * size <= AT_ONCE:
-                return self._values(x, parts)
-            pieces = -(-len(x) * size // AT_ONCE)
-            return torch.cat([self._values(part, parts) for part in torch.split(x, -(-len(x) // pieces))])
-
-    def _values(self, x: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-        rows, step = laid_out(x), _grown
-        if self.compiled and not torch.is_grad_enabled() and len(x) > 1:
-            step = fused(beside, True)
-        for layer, linear, (weight, bias) in zip(self.layers, self.maps(), parts, strict=True):
-            moved = apply(linear.checked(rows), weight, bias)
-            rows = step(rows, moved, layer.activation) if isinstance(layer, DenseLayer) else moved
-        return rows
-
-    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
-        weights, slopes, step = self._folded(), [], fused(grow, self.compiled)
-        as_one = step is not grow and len(rows) > n
-        for layer, linear, weight in zip(self.layers, self.maps(), weights, strict=True):
-            linear.checked(rows)
-            if not isinstance(layer, DenseLayer):
-                rows = _biased_values(products(rows, weight, n, low), linear.bias, n)
+    def fold(self) -> list[list[Tensor]]:
+        steps: list[list[Tensor]] = []
+        scale: Tensor | None = None  # [K, inputs] of the next map: the concatenation so far
+        for layer in self.layers:
+            if isinstance(layer, LipschitzMap):
+                steps.append([layer.normalized(scale), layer.bias])
                 continue
-            if as_one:
-                rows, slope = dense_step(rows, weight, linear.bias, layer.activation, n, low)
-            else:
-                rows, slope = step(rows, products(rows, weight, n, low), linear.bias, layer.activation, n)
-            slopes.append(slope)
-        return rows, DenseBlockMap(weights, slopes, n, self.compiled)
+            assert isinstance(layer, DenseLayer)
+            linear, folded = layer.linear, layer.activation.folded()
+            steps.append([*_linear(linear, scale, folded), *folded.own])
+            a, b = torch.split(layer.lip * layer.eta(), 1, 1)
+            b = b if folded.outer is None else b * folded.outer[:, None]
+            kept = a.expand(-1, linear.inputs) if scale is None else a * scale
+            scale = torch.cat([kept, b.expand(-1, linear.outputs * layer.activation.expansion)], 1)
+        return steps
 
 
-def beside(rows: Tensor, moved: Tensor, activation: Activation) -> Tensor:
-    """[rows ; the activation of what a dense layer makes of them]."""
-    return torch.cat([rows, *activation.core(moved)], 1)
+def _linear(linear: LipschitzMap, columns: Tensor | None, behind: Folded) -> list[Tensor]:
+    """Weight and bias of a map, with the inner factor of the activation behind it."""
+    bias = linear.bias if behind.inner is None else linear.bias * behind.inner[:, None]
+    return [linear.normalized(columns, behind.inner), bias]
 
 
-def _grown(rows: Tensor, moved: Tensor, activation: Activation) -> Tensor:
-    """The same; without gradients nothing is written twice."""
-    if torch.is_grad_enabled():
-        return beside(rows, moved, activation)
-    old = rows.shape[1]
-    wide = _room(rows, old + activation.expansion * moved.shape[1])
-    wide[:, :old].copy_(rows)
-    activation.core_into(moved, wide[:, old:])
-    return wide
-
-
-def _room(rows: Tensor, channels: int) -> Tensor:
-    """Memory for features that a call of g needs for a moment: the same for the next call, since fresh memory is slow."""
-    key = ("room", channels, rows.shape[2:], rows.dtype, rows.device)
-    room: Tensor | None = scope.packs.get(key)
-    if room is None or len(room) < len(rows):
-        layout = torch.channels_last if rows.ndim == 4 else torch.contiguous_format
-        shape = (len(rows), channels, *rows.shape[2:])
-        room = scope.packs[key] = torch.empty(shape, dtype=rows.dtype, device=rows.device, memory_format=layout)
-    return room[: len(rows)]
-
-
-class ResidualNet(RowNetwork):
+class ResidualNet(Network):
     """Linear maps with activations in between, and perhaps one in front: the g of an i-ResNet or a Residual Flow."""
 
-    def __init__(self, layers: Sequence[LipschitzMap | Activation | DenseLayer]) -> None:
-        super().__init__(layers)
+    def __init__(self, layers: Sequence[Layer]) -> None:
         linear = [isinstance(layer, LipschitzMap) for layer in reversed(layers)]
         if linear != [i % 2 == 0 for i in range(len(layers))]:
             raise OptionError("In a residual net linear maps and activations take turns, and a linear map is the last.")
+        super().__init__(layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(laid_out(x))
+    @staticmethod
+    def step_of(layer: Layer) -> Step:
+        return Step(True, None) if isinstance(layer, LipschitzMap) else Step(False, layer)  # type: ignore[arg-type]
 
-    def _push(self, rows: Tensor, n: int, low: bool = False) -> tuple[Tensor, LinearMap]:
-        weights, slopes, bias, step = [], [], None, fused(activate, self.compiled)
-        for layer in self.layers:
-            if isinstance(layer, LipschitzMap):
-                weights.append(layer.normalized_weight())
-                rows = products(layer.checked(rows), weights[-1], n, low)
-                bias = layer.bias  # which waits for the activation: one pass
-            elif isinstance(layer, Activation):
-                rows, slope = step(rows, bias, layer, n)
-                slopes.append(slope)
-        assert bias is not None
-        rows = _biased_values(rows, bias, n)
-        return rows, ResidualNetMap(weights, slopes, n, self.compiled)
+    def fold(self) -> list[list[Tensor]]:
+        steps: list[list[Tensor]] = []
+        layers = list(self.layers)
+        outer: Tensor | None = None  # [K] of the activation before
+        for i, layer in enumerate(layers):
+            if isinstance(layer, Activation):
+                folded = layer.folded(behind=i > 0)
+                outer = folded.outer
+                steps.append(list(folded.own))
+                continue
+            assert isinstance(layer, LipschitzMap)
+            after = layers[i + 1] if i + 1 < len(layers) else None
+            behind = after.folded() if isinstance(after, Activation) else Folded()
+            steps.append(_linear(layer, None if outer is None else outer[:, None], behind))
+        return steps

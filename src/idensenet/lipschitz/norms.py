@@ -44,7 +44,7 @@ def matrix_norms(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = weight.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
     small = weight / scale
     u = top_vectors(small @ small.mT)
-    product = torch.einsum("lrc,lr->lc", small, u)
+    product = (u[:, None] @ small)[:, 0]
     sigma = product.norm(dim=1)
     v = product / sigma.clamp(min=torch.finfo(weight.dtype).tiny)[:, None]
     return sigma * scale[:, 0, 0], u, v
@@ -268,11 +268,15 @@ def _best_in_span(gram: Tensor, form: Tensor) -> Tensor:
     nothing but rounding."""
     first, last, step = (torch.eye(3, dtype=gram.dtype, device=gram.device)[i].expand(len(gram), 3) for i in (0, 2, 1))
     frame: list[Tensor] = []
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        return (a[:, None] @ gram @ b[:, :, None])[:, 0]  # an einsum of three would search for a path, which takes longer
+
     for vector in (first, last, step):
-        size = torch.einsum("li,lij,lj->l", vector, gram, vector).clamp(min=0).sqrt()[:, None]
+        size = inner(vector, vector).clamp(min=0).sqrt()
         for other in frame:
-            vector = vector - torch.einsum("li,lij,lj->l", vector, gram, other)[:, None] * other
-        rest = torch.einsum("li,lij,lj->l", vector, gram, vector).clamp(min=0).sqrt()[:, None]
+            vector = vector - inner(vector, other) * other
+        rest = inner(vector, vector).clamp(min=0).sqrt()
         enough = (rest > 1e-3 * size) & (rest > 0)
         frame.append(torch.where(enough, vector / torch.where(enough, rest, 1.0), 0.0))
     T = torch.stack(frame, 1)
@@ -289,11 +293,11 @@ def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:
     return conv2d_weight(rows[1], shape, rows[0], padding=pad).contiguous()  # type: ignore[no-any-return, no-untyped-call]
 
 
-def induced_norm(weight: Tensor, norm: float, size: tuple[int, int] | None) -> Tensor:
-    """Induced 1- or infinity-norm of a matrix, or of a zero-padded convolution on maps of `size`; differentiable."""
+def induced_norms(weight: Tensor, norm: float, size: tuple[int, int] | None) -> Tensor:
+    """Induced 1- or infinity-norms of K matrices, or of K zero-padded convolutions on maps of `size`; differentiable."""
     magnitude = weight.abs()
     if size is None:
-        return magnitude.sum(0 if norm == 1 else 1).amax()
-    ones = magnitude.new_ones(1, weight.shape[0 if norm == 1 else 1], *size)
+        return magnitude.flatten(2).sum(1 if norm == 1 else 2).amax(1)
     apply = F.conv_transpose2d if norm == 1 else F.conv2d
-    return apply(ones, magnitude, padding=weight.shape[-1] // 2).amax()
+    ones = magnitude.new_ones(1, weight.shape[1 if norm == 1 else 2], *size)
+    return torch.stack([apply(ones, each, padding=weight.shape[-1] // 2).amax() for each in magnitude])

@@ -11,10 +11,10 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
+from idensenet.logdet.base import Linearizable, LogDet, PowerSeries
 from idensenet.logdet.gradient import dot, neumann
 from idensenet.logdet.roulette import Law, uniforms
-from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
+from idensenet.logdet.series import Probe, checked_counts, draw_probes
 
 FACTORS = 0.5, 0.9  # between which q lies
 NEVER = 1 << 40
@@ -71,21 +71,21 @@ class AdaptiveLogDet(LogDet):
         self.tolerance, self.min_terms, self.max_terms = tolerance, min_terms, max_terms
         self.law, self.probes, self.probe = law, probes, probe
 
-    def _series(self, uniform: Tensor, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
+    def _series(self, uniform: Tensor, f: PowerSeries, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
         batch, small = probe.shape[1], self.tolerance * math.prod(probe.shape[2:])
         value, u = probe.new_zeros(probe.shape[:2]), torch.zeros_like(probe)
         index = torch.arange(batch, device=probe.device)  # the samples still running
         tail = _Tail(self.law, uniform.to(probe.device).expand(value.shape))
         stop = torch.full_like(value, NEVER, dtype=torch.long)  # certain terms, once known
-        power, product_part, J_part, sign, k = probe, product, J, 1.0, 0
+        power, product_part, J_part, k = probe, product, J, 0
         before, length = probe.flatten(2).norm(dim=2), product.flatten(2).norm(dim=2)
         while len(index):
             k += 1
             past = (k - stop[:, index]).clamp(min=0)  # terms that are not certain
             weight = torch.where(tail.reached(past, index), 1 / tail.chance(past, index), 0.0).to(probe.dtype)
-            term = dot(power, product_part) / k
-            value[:, index] += sign * weight * term
-            u[:, index] += sign * weight.view(*weight.shape, *[1] * (probe.ndim - 2)) * power
+            term, c = dot(power, product_part) / k, k * f.coefficient(k)
+            value[:, index] += c * weight * term
+            u[:, index] += (c * weight).view(*weight.shape, *[1] * (probe.ndim - 2)) * power
             if k > 1:
                 length = power.flatten(2).norm(dim=2)
             size = torch.maximum(term.abs(), (before if k == 1 else length) / k)
@@ -101,12 +101,9 @@ class AdaptiveLogDet(LogDet):
             if 2 * len(keep) <= len(index):  # fewer samples pay for the copy
                 index, power, product_part, before = index[keep], power[:, keep], product_part[:, keep], before[:, keep]
                 J_part = J_part.take(keep)
-            power = next_power(J_part, power)
-            sign = -sign
+            power = J_part.rmatvec(power)
         return value, u
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
-        uniform = uniforms(draws, x, self.probes)
-        gx, values = neumann(g, x, probe, partial(self._series, uniform), recompute)
-        return gx, over_probes(values)
+    def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
+        probe = draw_probes(draws, x, self.probes, self.probe, save)
+        return neumann(g, x, probe, partial(self._series, uniforms(draws, x, self.probes), f), save)

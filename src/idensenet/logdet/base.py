@@ -1,53 +1,90 @@
-"""log|det(I + J_g(x))|: one interface for all ways to get it."""
+"""tr f(J) of residual branches: one interface for all ways to get it.
+
+A residual block x + g(x) asks for f(t) = log(1 + t), since log det(I + J) = tr log(I + J).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol, Self
 
+import torch
 from torch import Tensor
 
 from idensenet.draws import Draws
-from idensenet.lipschitz.linearmap import LinearMap, rounding
-
-Recompute = bool | Literal["input"]
+from idensenet.lipschitz.linearmap import LinearMap
+from idensenet.registry import Registry
 
 
 class Linearizable(Protocol):
-    """A residual branch g, as far as the log-determinant is concerned."""
+    """A prepared branch g, as far as the log-determinant is concerned."""
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]: ...
+
+    def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]: ...
+
+    def tensors(self) -> list[Tensor]: ...
+
+    def replaced(self, tensors: Sequence[Tensor]) -> Self: ...
+
+
+@dataclass(frozen=True)
+class PowerSeries:
+    """f(t) = sum_j a_j log(1 + s_j t), given by its pairs (a_j, s_j) with |s_j| <= 1; so f(0) = 0.
+
+    >>> LOG_ONE_PLUS.coefficient(1), LOG_ONE_PLUS.coefficient(2)
+    (1.0, -0.5)
+    """
+
+    pairs: tuple[tuple[float, float], ...]
+
+    def coefficient(self, k: int) -> float:
+        """c_k of f(t) = sum_k c_k t^k. The derivative f' has the coefficients k c_k."""
+        return sum(a * (-1.0) ** (k + 1) * s**k / k for a, s in self.pairs)
+
+
+LOG_ONE_PLUS = PowerSeries(((1.0, 1.0),))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """log|det(I + J)| per sample. `standard_error` is None for an exact value or a single probe."""
+    """tr f(J) per sample, summed over blocks. `standard_error` is None for an exact value or a single probe."""
 
     value: Tensor
     standard_error: Tensor | None = None
 
 
-def push(g: Linearizable, x: Tensor, v: Tensor, low: bool = False) -> tuple[Tensor, Tensor, LinearMap]:
-    """g(x), J v for vectors [probes, *x.shape], and J: in one go where g knows how; with `low`, J v in bfloat16."""
-    together = getattr(g, "push", None)
-    if together is not None:
-        found: tuple[Tensor, Tensor, LinearMap] = together(x, v, low)
-        return found
-    y, J = g.linearize(x)
-    with rounding(low, v):
-        product = J.matvec(v)
-    return y, product.to(v.dtype), J
-
-
 class LogDet(ABC):
-    """A way to compute the log-determinant. Nothing is drawn but from `draws`."""
+    """A way to compute tr f(J), block by block. Nothing is drawn but from `draws`.
+
+    To write one, implement `measure`; it returns one value for each probe and sample, and their mean is the estimate.
+    """
 
     @abstractmethod
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
-        """g(x), and the log-determinant of x -> x + g(x) at x.
+    def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
+        """g(x), and values of tr f(J) for each probe and sample: [probes, batch].
 
-        With `recompute` the backward pass rebuilds the block instead of keeping it; no number changes. A series keeps the
-        block's input, the bits of its probe and the vector that the gradient needs; with "input" it does not keep that vector
-        and is evaluated once more.
+        Args:
+            g: The prepared branch.
+            x: Samples [batch, *event].
+            draws: The source of all random numbers.
+            f: The function of the Jacobian.
+            save: Save memory: keep little, and rebuild the block in the backward pass. No number changes.
         """
+
+    def total(self, found: Sequence[Tensor], f: PowerSeries) -> Estimate:
+        """The sum over blocks, from what `measure` returned for each of them."""
+        values = torch.stack(list(found))
+        probes = values.shape[1]
+        error = (values.detach().var(1).sum(0) / probes).sqrt() if probes > 1 else None
+        return Estimate(values.mean(1).sum(0), error)
+
+
+LOG_DETS: Registry[LogDet] = Registry("log-determinant method")
+
+
+def register_log_det(name: str, make: type[LogDet]) -> None:
+    """Make an estimator usable by name in `--logdet.method` and `--logdet.eval_method`; it is called without arguments."""
+    LOG_DETS.register(name, lambda *_: make())

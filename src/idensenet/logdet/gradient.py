@@ -1,8 +1,8 @@
 """The Neumann gradient, attached to a true value.
 
-With a probe v (E v v' = I) and weights c_k, the value is the mean of sum_k c_k (-1)^(k+1)/k v' J^k v, and its derivative
-the mean of u' dJ v with u = sum_k c_k (-1)^(k+1) (J')^(k-1) v. So u is computed without a graph, and u' J v is
-differentiated. u' J v is not the log-determinant: the value is returned, and only the gradient of u' J v goes with it.
+With a probe v (E v v' = I), weights w_k and f(t) = sum_k c_k t^k, the value is the mean of sum_k w_k c_k v' J^k v, and its
+derivative the mean of u' dJ v with u = sum_k w_k k c_k (J')^(k-1) v. So u is computed without a graph, and u' J v is
+differentiated. u' J v is not tr f(J): the value is returned, and only the gradient of u' J v goes with it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from idensenet.lipschitz.conditional import Given
-from idensenet.lipschitz.linear import norms_as_of
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.scope import updates
-from idensenet.logdet.base import Linearizable, Recompute, push
+from idensenet.logdet.base import Linearizable
 
 Series = Callable[[LinearMap, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(J, probe, J probe) -> values [probes, batch] and u [probes, batch, *event]; runs without a graph."""
@@ -50,8 +47,7 @@ class _Attach(torch.autograd.Function):
 
 
 def attach(value: Tensor, surrogate: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
-        return value.detach() + (surrogate - surrogate.detach())
+    """`value` with the gradient of `surrogate`."""
     attached: Tensor = _Attach.apply(value, surrogate)  # type: ignore[no-untyped-call]
     return attached
 
@@ -73,52 +69,38 @@ def signs_of(bits: Tensor, like: Tensor, probes: int) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
-    """g(x) and its log-determinant, keeping x, the bits of the probe and u; the backward pass rebuilds the rest.
-
-    With `again`, u is not kept either, and the series is evaluated once more.
-    """
+    """g(x) and its values, saving x, the bits of the probe and u; the backward pass rebuilds the rest."""
 
     @staticmethod
-    def forward(
-        ctx: Any, g: Linearizable, series: Series, again: bool, low: bool, x: Tensor, probe: Tensor, *parameters: Tensor
-    ) -> Any:
+    def forward(ctx: Any, g: Linearizable, series: Series, x: Tensor, probe: Tensor, *tensors: Tensor) -> Any:
         vector = probe.to(x.dtype)
-        gx, product, J = push(g, x, vector, low)
+        gx, product, J = g.push(x, vector)
         value, u = series(J, vector, product)
-        ctx.g, ctx.series, ctx.low, ctx.updates = g, series if again else None, low, updates.count
-        ctx.probes = 0 if probe.is_floating_point() else len(probe)
-        ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, None if again else u, *parameters)
+        ctx.g, ctx.probes = g, 0 if probe.is_floating_point() else len(probe)
+        ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, u, *tensors)
         return gx, value
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         _no_second_derivative()
-        x, probe, u, *parameters = ctx.saved_tensors
-        with torch.enable_grad(), norms_as_of(ctx.updates, ctx.g.net if isinstance(ctx.g, Given) else ctx.g):
+        x, probe, u, *tensors = ctx.saved_tensors
+        with torch.enable_grad():
             x = x.detach().requires_grad_()
+            leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
             vector = signs_of(probe, x.detach(), ctx.probes) if ctx.probes else probe
-            gx, product, J = push(ctx.g, x, vector, ctx.low)
-            if u is None:
-                with torch.no_grad():
-                    _, u = ctx.series(J, vector, product)
-            surrogate = dot(u, product)
-            found = torch.autograd.grad((gx, surrogate), [x, *parameters], grads, allow_unused=True)
-        return None, None, None, None, found[0], None, *found[1:]
+            gx, product, _ = ctx.g.replaced(leaves).push(x, vector)
+            wanted = [x, *[leaf for leaf in leaves if leaf.requires_grad]]
+            found = iter(torch.autograd.grad((gx, dot(u, product)), wanted, grads, allow_unused=True))
+        return None, None, next(found), None, *[next(found) if leaf.requires_grad else None for leaf in leaves]
 
 
-def neumann(
-    g: Linearizable, x: Tensor, probe: Tensor, series: Series, recompute: Recompute = False, low: bool = False
-) -> tuple[Tensor, Tensor]:
-    """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes.
-
-    With `low`, products with J are in bfloat16, those of the values never.
-    """
-    if recompute and torch.is_grad_enabled():
-        parameters = [p for p in g.parameters() if p.requires_grad] if isinstance(g, nn.Module | Given) else []
-        gx, value = _Recomputed.apply(g, series, recompute == "input", low, x, probe, *parameters)  # type: ignore[no-untyped-call]
+def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, save: bool = False) -> tuple[Tensor, Tensor]:
+    """g(x), and per probe and sample the value of `series` with its gradient. The signs of a probe may be bytes."""
+    if save and torch.is_grad_enabled():
+        gx, value = _Recomputed.apply(g, series, x, probe, *g.tensors())  # type: ignore[no-untyped-call]
         return gx, value
     probe = probe.to(x.dtype)
-    gx, product, J = push(g, x, probe, low)
+    gx, product, J = g.push(x, probe)
     with torch.no_grad():
         value, u = series(J, probe, product)
     if torch.is_grad_enabled() and product.requires_grad:

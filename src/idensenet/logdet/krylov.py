@@ -1,12 +1,13 @@
-"""The log-determinant from a Krylov space: for the same accuracy, a third of the products that the power series needs.
+"""tr f(J) from a Krylov space: for the same accuracy, a third of the products that the power series needs.
 
-Arnoldi's process with a probe v gives an orthonormal basis Q of v, J v, J^2 v, ... and the small matrix H = Q' J Q, and
+Arnoldi's process with a probe v gives an orthonormal basis Q of v, J v, J^2 v, ... and the small matrix H = Q' J Q. For
+f(t) = log(1 + t), and likewise for each logarithm in f,
 
     v' log(I + J) v     is close to  |v|^2 e1' log(I + H) e1,
     u = (I + J')^-1 v   is close to  |v| Q (I + H)^-1 e1   (for the space of J'), with a residual that is known.
 
-|H| <= |J| < 1, so the small logarithm is safe. What is left of u, (I + J')^-1 residual, is added by roulette: the residual is
-small, so it costs hardly any variance, and for every probe the expectation of the gradient is the exact one.
+|H| <= |J| < 1, so the small logarithm is safe. What is missing in u, (I + J')^-1 residual, is added by roulette: the residual
+is small, so it costs hardly any variance, and for every probe the expectation of the gradient is exact.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Estimate, Linearizable, LogDet, Recompute
+from idensenet.logdet.base import Linearizable, LogDet, PowerSeries
 from idensenet.logdet.gradient import dot, neumann
 from idensenet.logdet.roulette import Geometric, Law
-from idensenet.logdet.series import Probe, checked_counts, draw_probes, next_power, over_probes
+from idensenet.logdet.series import Probe, checked_counts, draw_probes
 
 NODES = 32  # of the quadrature: to 1e-8 for a norm of 0.98
 
@@ -73,11 +74,12 @@ class KrylovLogDet(LogDet):
         self.law, self.probes, self.probe = law or Geometric(0.5), probes, probe
 
     def _series(
-        self, lengths: Tensor, with_gradient: bool, J: LinearMap, probe: Tensor, product: Tensor
+        self, lengths: Tensor, with_gradient: bool, f: PowerSeries, J: LinearMap, probe: Tensor, product: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """With a gradient the space is that of J', and u comes with the value; else that of J, whose first product is known."""
+        """With a gradient, u comes with the value, from the space of J'; else the space is J's: its first product is known."""
         batch, small = probe.shape[1], self.tolerance * math.prod(probe.shape[2:])
         value, u, rest = probe.new_zeros(probe.shape[:2], dtype=torch.float64), torch.zeros_like(probe), torch.zeros_like(probe)
+        factors = probe.new_zeros(len(f.pairs), *probe.shape[:2])  # the residual of each logarithm in f is a multiple of `rest`
         index = torch.arange(batch, device=probe.device)  # the samples still running
         length = dot(probe, probe).sqrt()
         basis = (probe / _wide(length, probe))[None]  # [steps, probes, samples, *event]
@@ -98,13 +100,15 @@ class KrylovLogDet(LogDet):
             H[:, :, m, m - 1] = size
             whole = size <= 8 * torch.finfo(w.dtype).eps  # the space is all that J reaches from v
             basis = torch.cat([basis, torch.where(_wide(whole, w), 0.0, w / _wide(size, w))[None]])
-            now = length.double() ** 2 * log_corner(H[:, :, :m, :m])
+            corners = [a * log_corner(s * H[:, :, :m, :m]) for a, s in f.pairs]
+            now = length.double() ** 2 * sum(corners[1:], corners[0])
             done = running & (((now - before).abs() <= small) | whole | (m == self.max_steps))
             value[:, index] = torch.where(running, now, value[:, index])
             if with_gradient and bool(done.any()):
-                found, left = self._solution(H[:, :, :m, :m], size, length, basis)
+                found, left = self._solution(H[:, :, :m, :m], f, size, length, basis)
                 u[:, index] = torch.where(_wide(done, found), found, u[:, index])
-                rest[:, index] = torch.where(_wide(done, left), left, rest[:, index])
+                rest[:, index] = torch.where(_wide(done, found), basis[-1], rest[:, index])
+                factors[:, :, index] = torch.where(done, left, factors[:, :, index])
             running, before = running & ~done, now
             keep = running.any(0).nonzero().flatten()
             if len(keep) == 0:
@@ -112,33 +116,37 @@ class KrylovLogDet(LogDet):
             if 2 * len(keep) <= len(index):  # fewer samples pay for the copy
                 index, basis, H, length = index[keep], basis[:, :, keep], H[:, keep], length[:, keep]
                 running, before, J_part = running[:, keep], before[:, keep], J_part.take(keep)
-        return value.to(probe.dtype), u + self._tail(lengths, J, rest) if with_gradient else u
+        return value.to(probe.dtype), u + self._tail(lengths, f, J, rest, factors) if with_gradient else u
 
-    def _solution(self, H: Tensor, size: Tensor, length: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """u in the space, and its residual v - (I + J') u."""
+    def _solution(self, H: Tensor, f: PowerSeries, size: Tensor, length: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """u = f'(J') v in the space, and for each pair (a, s) of f the residual v - (I + s J') u_s along the last vector."""
         unit = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
-        y = torch.linalg.solve(unit + H, unit[:, :1].expand(*H.shape[:-1], 1))[..., 0] * length.double()[..., None]
-        y = y.to(basis.dtype).movedim(-1, 0)
-        u = (_wide(y, basis) * basis[:-1]).sum(0)
-        return u, _wide(-size * y[-1], u) * basis[-1]
+        right = unit[:, :1].expand(*H.shape[:-1], 1)
+        total, left = torch.zeros_like(H[..., 0]), []
+        for a, s in f.pairs:
+            y = torch.linalg.solve(unit + s * H, right)[..., 0] * length.double()[..., None]
+            total = total + a * s * y
+            left.append((-s * size * y[..., -1]).to(basis.dtype))
+        u = (_wide(total.to(basis.dtype).movedim(-1, 0), basis) * basis[:-1]).sum(0)
+        return u, torch.stack(left)
 
-    def _tail(self, lengths: Tensor, J: LinearMap, rest: Tensor) -> Tensor:
-        """(I + J')^-1 rest, on average."""
+    def _tail(self, lengths: Tensor, f: PowerSeries, J: LinearMap, rest: Tensor, factors: Tensor) -> Tensor:
+        """The sum over pairs of a s (I + s J')^-1 of the residual, on average."""
         longest = int(lengths.max()) if lengths.numel() else 0
         lengths = lengths.to(rest.device).expand(rest.shape[:2])
-        total, power, sign = rest, rest, 1.0
-        for j in range(1, longest + 1):
-            power, sign = next_power(J, power), -sign
+        total, power = torch.zeros_like(rest), rest
+        for j in range(longest + 1):
+            power = power if j == 0 else J.rmatvec(power)
             chance = self.law.survival(torch.tensor(float(j), dtype=torch.float64)).item()
-            total = total + _wide((lengths >= j).to(rest.dtype) * (sign / chance), rest) * power
+            terms = [a * s * (-s) ** j * factor for (a, s), factor in zip(f.pairs, factors, strict=True)]
+            total = total + _wide((lengths >= j).to(rest.dtype) / chance * sum(terms[1:], terms[0]), rest) * power
         return total
 
-    def __call__(self, g: Linearizable, x: Tensor, draws: Draws, recompute: Recompute = False) -> tuple[Tensor, Estimate]:
-        probe = draw_probes(draws, x, self.probes, self.probe, bool(recompute))
+    def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
+        probe = draw_probes(draws, x, self.probes, self.probe, save)
         with_gradient = torch.is_grad_enabled()
         lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
-        gx, values = neumann(g, x, probe, partial(self._series, lengths, with_gradient), recompute)
-        return gx, over_probes(values)
+        return neumann(g, x, probe, partial(self._series, lengths, with_gradient, f), save)
 
 
 def _wide(a: Tensor, like: Tensor) -> Tensor:

@@ -79,10 +79,10 @@ class Poisson(Law):
 
 
 class RouletteLogDet(WeightedLogDet):
-    """`exact_terms` terms for certain, the rest by `law`: unbiased (Chen et al., 2019).
+    """The Russian roulette estimator: `exact_terms` terms for certain, the rest by `law`; unbiased (Chen et al., 2019).
 
-    `bfloat16` rounds the products with J, also in the gradient, and never those of values: faster where the processor has units
-    for it, by a rounding that is far below the noise of the probe.
+    By default one more term on average: with Rademacher probes the spread of its gradient is no larger than with the paper's
+    `Poisson(2.0)` and Gaussian probes.
     """
 
     def __init__(
@@ -91,11 +91,10 @@ class RouletteLogDet(WeightedLogDet):
         exact_terms: int = 2,
         probes: int = 1,
         probe: Probe = "rademacher",
-        bfloat16: bool = False,
     ) -> None:
         checked_counts(exact_terms=exact_terms, probes=probes)
-        self.law = law or Poisson(2.0)
-        self.exact_terms, self.probes, self.probe, self.bfloat16 = exact_terms, probes, probe, bfloat16
+        self.law = law or Poisson(1.0)
+        self.exact_terms, self.probes, self.probe = exact_terms, probes, probe
 
     def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
         """The weights of as many terms as the longest series of the batch has."""

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 NAMES = ("eta1, weight of the input", "eta2, weight of the transformation")
 
 
-def is_fully_connected(flow: Flow, block: nn.Module) -> bool:
-    """Whether a residual block of an image model works on flattened maps."""
-    maps = [m for m in block.modules() if isinstance(m, LipschitzMap)]
+def is_fully_connected(flow: Flow, stack: nn.Module) -> bool:
+    """Whether the residual blocks of a stack of an image model work on flattened maps."""
+    maps = [m for m in stack.modules() if isinstance(m, LipschitzMap)]
     return len(flow.shape) == 3 and not any(isinstance(m, LipschitzConv2d) for m in maps)
 
 
 def block_titles(flow: Flow) -> dict[str, str]:
     """The name of every residual block in words: 'scale 1, block 2'."""
     titles = {}
-    for name, block in flow.named_blocks():
+    for name, stack, _ in flow.named_blocks():
         scale, number = name.split(".")
         titles[name] = (
-            f"fully connected, block {number}" if is_fully_connected(flow, block) else f"scale {scale}, block {number}"
+            f"fully connected, block {number}" if is_fully_connected(flow, stack) else f"scale {scale}, block {number}"
         )
     return titles
 
@@ -51,8 +51,8 @@ def concatenation_weights(flow: Flow) -> list[ScaleWeights]:
     """Per scale, the fully connected blocks last; nothing if there is no dense layer."""
     titles = block_titles(flow)
     found: dict[str, tuple[list[list[float]], list[list[float]]]] = {}
-    for name, block in flow.named_blocks():
-        layers = [layer.eta().detach().double().tolist() for layer in block.modules() if isinstance(layer, DenseLayer)]
+    for name, stack, k in flow.named_blocks():
+        layers = [layer.eta()[k].detach().double().tolist() for layer in stack.modules() if isinstance(layer, DenseLayer)]
         if layers:
             rows = found.setdefault(titles[name].split(",")[0], ([], []))
             for i in range(2):

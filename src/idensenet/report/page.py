@@ -10,8 +10,11 @@ from idensenet.files import write_atomically
 from idensenet.report import sections
 from idensenet.report.markup import document
 from idensenet.report.samples import samples
-from idensenet.report.story import tell
+from idensenet.report.story import Story, tell
+from idensenet.threads import suited_to
 from idensenet.training.run import RunFolder
+
+AT_ONCE = 100  # samples that are computed together
 
 
 def write_report(run: RunFolder, source: Source | None = None, step: int | str = "last") -> Path:
@@ -20,6 +23,14 @@ def write_report(run: RunFolder, source: Source | None = None, step: int | str =
     `source` is its data; by default it is opened by its name.
     """
     story = tell(run, source, step)
+    with suited_to(story.flow, AT_ONCE):
+        page = _page(story)
+    path = run.path / "report.html"
+    write_atomically(path, page)
+    return path
+
+
+def _page(story: Story) -> str:
     certificate = sections.certified(story)
     recipe = story.recipe
     subtitle = f"{recipe.description}; " if recipe else ""
@@ -36,6 +47,4 @@ def write_report(run: RunFolder, source: Source | None = None, step: int | str =
         sections.certificate_table(story, certificate),
         sections.repeat(story),
     ]
-    path = run.path / "report.html"
-    write_atomically(path, document(story.title, "".join(parts)))
-    return path
+    return document(story.title, "".join(parts))

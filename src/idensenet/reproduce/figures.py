@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from idensenet.lipschitz.activations import swish
+from idensenet.lipschitz.activations import LipSwish
 from idensenet.lipschitz.dense import concatenation_weights
 from idensenet.reproduce import paper
 from idensenet.reproduce.experiment import Cell, Claim, Experiment, Result, Table, Work
@@ -21,9 +21,11 @@ BETAS = (0.1, 0.5, 1.0, 2.0)
 
 def jacobian_norm(x: Tensor, b: float) -> Tensor:
     """sqrt(phi1'^2 + phi2'^2) of [LipSwish(x), LipSwish(-x)] with the factor b inside the sigmoid."""
-    beta = torch.tensor(math.log(math.expm1(b)), dtype=x.dtype)  # softplus(beta) = b
-    up, down = swish(x, beta, 1 / 1.1)[1], -swish(-x, beta, 1 / 1.1)[1]
-    return torch.hypot(up, down)
+    phi = LipSwish().to(x.dtype)
+    with torch.no_grad():
+        phi.beta.fill_(math.log(math.expm1(b)))  # softplus(beta) = b
+        (_, (up,)), (_, (down,)) = phi.linearize(x), phi.linearize(-x)
+    return torch.hypot(up, -down)
 
 
 def maxima(b: float, cells: int = 400_000) -> list[tuple[float, float]]:

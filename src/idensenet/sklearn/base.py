@@ -22,8 +22,9 @@ from idensenet.config import Config
 from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
-from idensenet.flow import Flow
+from idensenet.flow import Flow, Prepared
 from idensenet.sklearn.fitting import Loss, Options, Rows, divided, fit, new_flow
+from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
 FOLDED = 400  # rows below which a fifth of them says too little, and all are held out in turn
@@ -141,6 +142,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             coeff=self.lipschitz,
             lip=self.lipschitz,
             actnorm=False,
+            start="identity",
             context=context,
             classes=classes,
             head_width=64,
@@ -175,8 +177,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Fitting
 
-    def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None) -> Tensor:
-        return -flow.log_prob(rows.x, generator, context=rows.context)
+    def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None, prepared: Prepared) -> Tensor:
+        return -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
 
     def _fit(self, x: Array, context: ArrayLike | None, y: Array | None = None, classes: int | None = None) -> Self:
         """Fit a flow to checked rows."""
@@ -203,13 +205,19 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             self.flow_ = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
             self.flow_.standardize(rows.x, rows.context)
         self._check_rounding(x, given)
+        with suited_to(self.flow_, self.batch_size):
+            self._train(rows, seed, again)
+        return self
+
+    def _train(self, rows: Rows, seed: int, again: bool) -> None:
+        """Train the flow, and say what is guaranteed about it."""
         splits = self._splits(rows, seed, again)
         steps = self.max_iter
         if self.early_stopping and not splits:
             warnings.warn(
-                f"{len(x)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
+                f"{len(rows)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
                 "give more rows, or early_stopping=False.",
-                stacklevel=3,
+                stacklevel=4,
             )
             steps = 0
         with self._progress(steps) as report:
@@ -231,7 +239,6 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             z, _ = self.flow_(rows.x[:AT_ONCE], context=None if rows.context is None else rows.context[:AT_ONCE])
             bound = self.flow_.inverse_error(z, None if rows.context is None else rows.context[:AT_ONCE])
         self.inverse_error_bound_ = float(bound.max())
-        return self
 
     def _splits(self, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
         """Copies of the flow, with the rows they train on and those held out; with folds each starts from its own Gaussian.
@@ -286,9 +293,18 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
         """log p(x) of each row in nats, in the units of X; with a context, log p(x | context)."""
         x, given = self._checked(X, context)
-        found = []
-        with torch.no_grad():
-            for start in range(0, len(x), AT_ONCE):
-                part = None if given is None else given[start : start + AT_ONCE]
-                found.append(self.flow_.log_prob(x[start : start + AT_ONCE], context=part))
+        return self._in_parts(x, given, self.flow_.log_prob)
+
+    def _in_parts(self, x: Tensor, context: Tensor | None, of: Callable[..., Tensor]) -> Array:
+        """A function of rows and contexts, some rows at a time."""
+        with torch.no_grad(), suited_to(self.flow_, min(len(x), AT_ONCE)):
+            prepared = self.flow_.prepare()
+            found = [
+                of(
+                    x[start : start + AT_ONCE],
+                    context=None if context is None else context[start : start + AT_ONCE],
+                    prepared=prepared,
+                )
+                for start in range(0, len(x), AT_ONCE)
+            ]
         return torch.cat(found).double().cpu().numpy()

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from idensenet.data.store import Array
 from idensenet.errors import OptionError
-from idensenet.flow import Flow
+from idensenet.flow import Flow, Prepared
 from idensenet.hybrid import HybridFlow
-from idensenet.sklearn.base import AT_ONCE, FlowEstimator, and_options_of
+from idensenet.sklearn.base import FlowEstimator, and_options_of
 from idensenet.sklearn.fitting import Rows
 
 
@@ -48,23 +48,19 @@ class FlowClassifier(ClassifierMixin, FlowEstimator):  # type: ignore[misc]
         self.classes_, encoded = np.unique(column_or_1d(target), return_inverse=True)
         return self._fit(x, context, encoded.astype(np.int64), len(self.classes_))
 
-    def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None) -> Tensor:
+    def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None, prepared: Prepared) -> Tensor:
         assert isinstance(flow, HybridFlow)
         assert rows.y is not None
         weight = 1 / flow.dims if self.density_weight is None else self.density_weight
-        log_prob, logits = flow.log_prob_and_logits(rows.x, generator, rows.context)
+        log_prob, logits = flow.log_prob_and_logits(rows.x, generator, rows.context, prepared)
         return F.cross_entropy(logits, rows.y, reduction="none") - weight * log_prob
 
     def predict_proba(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
         """p(y | x) for each class, in the order of `classes_`."""
         x, given = self._checked(X, context)
-        assert isinstance(self.flow_, HybridFlow)
-        found = []
-        with torch.no_grad():
-            for start in range(0, len(x), AT_ONCE):
-                part = None if given is None else given[start : start + AT_ONCE]
-                found.append(self.flow_.classify(x[start : start + AT_ONCE], context=part).softmax(1))
-        return torch.cat(found).double().cpu().numpy()
+        flow = self.flow_
+        assert isinstance(flow, HybridFlow)
+        return self._in_parts(x, given, lambda rows, **more: flow.classify(rows, **more).softmax(1))
 
     def predict(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
         """The likeliest class of each row."""

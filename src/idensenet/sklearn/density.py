@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
+from idensenet.threads import suited_to
 
 
 class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
@@ -50,5 +51,6 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         generator = torch.Generator(torch.device(self.device)).manual_seed(int(random.randint(2**31 - 1)))
         self._check_context_names(context)
         given = None if context is None else np.atleast_2d(np.asarray(context, np.float64))
-        found = self.flow_.sample(n_samples, generator, context=None if given is None else self._tensor(given))
+        with suited_to(self.flow_, n_samples):
+            found = self.flow_.sample(n_samples, generator, context=None if given is None else self._tensor(given))
         return found.double().cpu().numpy()

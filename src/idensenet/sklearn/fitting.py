@@ -8,36 +8,26 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from idensenet.config import Config
 from idensenet.errors import NonFiniteError
-from idensenet.flow import Flow
-from idensenet.lipschitz import LipschitzMap
-from idensenet.lipschitz.conditional import ConditionalNetwork
+from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.training.averaging import Average
-from idensenet.training.clipping import clip
+from idensenet.training.step import skipped, training_step
 
-START = 0.05  # of the closing weights of every block: the flow starts near the identity
 _building = threading.Lock()  # weights come from torch's own generator, which all threads share
 
 
 def new_flow(config: Config, seed: int, dtype: torch.dtype, device: torch.device) -> Flow:
-    """A flow near the identity."""
+    """An untrained flow, which draws nothing from anybody's generator."""
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        flow = build_config(config)
-    with torch.no_grad():
-        for _, block in flow.named_blocks():
-            g = block.g.inner if isinstance(block.g, ConditionalNetwork) else block.g
-            closing = g.layers[-1]
-            assert isinstance(closing, LipschitzMap)
-            closing.weight.mul_(START)
-            closing.bias.zero_()
-    return flow.to(device, dtype)
+        return build_config(config).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class Rows:
         return found.hexdigest()
 
 
-Loss = Callable[[Flow, Rows, torch.Generator | None], Tensor]
+Loss = Callable[[Flow, Rows, torch.Generator | None, Prepared], Tensor]
 """The loss of each row, [rows]; noise comes from the generator, or from the rows themselves where there is none."""
 
 
@@ -90,9 +80,8 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 
 def mean_loss(flow: Flow, loss: Loss, rows: Rows, size: int = 1000) -> float:
     with torch.no_grad(), evaluation(flow):
-        parts = [
-            loss(flow, rows.take(index), None) for index in torch.split(torch.arange(len(rows), device=rows.x.device), size)
-        ]
+        prepared, places = flow.prepare(), torch.arange(len(rows), device=rows.x.device)
+        parts = [loss(flow, rows.take(index), None, prepared) for index in torch.split(places, size)]
         return float(torch.cat(parts).mean())
 
 
@@ -111,31 +100,39 @@ class Training:
 
     def __init__(self, flow: Flow, loss: Loss, train: Rows, options: Options) -> None:
         self.flow, self.loss, self.train = flow, loss, train
-        self.parameters = list(flow.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.parameters, options.learning_rate, weight_decay=options.weight_decay, fused=True
+            flow.parameters(), options.learning_rate, weight_decay=options.weight_decay, fused=True
         )
         self.average = Average(flow, 0.99)
         self.order = batches(len(train), options.batch_size, torch.Generator().manual_seed(options.seed))
         self.noise = torch.Generator(flow.device).manual_seed(options.seed + 1)
         self.done = 0
+        self.bad = torch.zeros((), device=flow.device)  # steps whose gradient was not finite
+
+    def mean_loss(self, rows: Rows, prepared: Prepared) -> Tensor:
+        """The loss of a training step."""
+        return self.loss(self.flow, rows, self.noise, prepared).mean()
 
     def advance(self, steps: int) -> None:
         self.flow.train()
         for _ in range(steps):
-            self.optimizer.zero_grad()
             rows = self.train.take(next(self.order).to(self.train.x.device))
-            self.loss(self.flow, rows, self.noise).mean().backward()  # type: ignore[no-untyped-call]
-            clip(self.parameters, 10.0)
-            self.optimizer.step()
             self.done += 1
-            self.average.update(self.parameters, self.done)
+            norm = training_step(
+                self.flow,
+                [partial(self.mean_loss, rows)],
+                self.optimizer,
+                limit=10.0,
+                average=self.average,
+                number=self.done,
+            )
+            self.bad += skipped(norm)
 
     def score(self, rows: Rows) -> float:
         """The mean loss of the averaged weights."""
         with self.average.swapped_in(self.flow):
             score = mean_loss(self.flow, self.loss, rows)
-        if score != score:
+        if score != score or bool(self.bad):
             raise NonFiniteError("The loss became NaN; use a smaller learning_rate.")
         return score
 

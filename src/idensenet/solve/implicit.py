@@ -7,16 +7,15 @@ respect to a parameter of g it is -w' dg. The linear equation is of the same kin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from idensenet.lipschitz.conditional import Given
-from idensenet.lipschitz.linear import norms_as_of
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.lipschitz.networks import Network
-from idensenet.lipschitz.scope import updates, without_autocast
+from idensenet.logdet.base import Linearizable
+from idensenet.precision import EXACT
 from idensenet.solve.anderson import Anderson
 from idensenet.solve.solver import PerSample, Solver, solve, spread
 
@@ -34,32 +33,37 @@ class _Transposed(PerSample):
 
 class _ImplicitInverse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, g: Network | Given, solver: Solver, x: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.g, ctx.solver, ctx.updates = g, solver, updates.count
-        ctx.save_for_backward(x, *parameters)
+    def forward(ctx: Any, g: Linearizable, solver: Solver, x: Tensor, y: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.g, ctx.solver = g, solver
+        ctx.save_for_backward(x, *tensors)
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
-        x, *parameters = ctx.saved_tensors
+        x, *tensors = ctx.saved_tensors
         (grad,) = grads
-        with norms_as_of(ctx.updates, ctx.g.net if isinstance(ctx.g, Given) else ctx.g), without_autocast(x.device):
-            _, J = ctx.g.linearize(x)
+        with EXACT.products(x.device):
+            leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
+            g = ctx.g.replaced(leaves)
+            _, J = g.linearize(x)
             scale = grad.flatten(1).norm(dim=1).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
             solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
             w = solution.value * spread(scale, grad)
-            found: tuple[Tensor | None, ...] = ()
-            if parameters:
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            found: Iterator[Tensor | None] = iter(())
+            if wanted:
                 with torch.enable_grad():
-                    found = torch.autograd.grad(ctx.g(x.detach()), parameters, -w, allow_unused=True)
-        return None, None, None, w, *found
+                    found = iter(torch.autograd.grad(g(x.detach()), wanted, -w, allow_unused=True))
+        return None, None, None, w, *[next(found) if leaf.requires_grad else None for leaf in leaves]
 
 
-def with_implicit_gradient(g: Network | Given, solver: Solver, x: Tensor, y: Tensor) -> Tensor:
-    """x = F^(-1)(y), found without a graph, as a differentiable function of y and of the parameters of g."""
-    parameters = [p for p in g.parameters() if p.requires_grad]
-    inverse: Tensor = _ImplicitInverse.apply(g, solver, x, y, *parameters)  # type: ignore[no-untyped-call]
+def with_implicit_gradient(g: Linearizable, solver: Solver, x: Tensor, y: Tensor) -> Tensor:
+    """x = F^(-1)(y), found without a graph, as a differentiable function of y and of the tensors of g."""
+    tensors = g.tensors()
+    if not torch.is_grad_enabled() or not (y.requires_grad or any(t.requires_grad for t in tensors)):
+        return x
+    inverse: Tensor = _ImplicitInverse.apply(g, solver, x, y, *tensors)  # type: ignore[no-untyped-call]
     return inverse

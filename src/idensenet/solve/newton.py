@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import InputError
-from idensenet.logdet.matrices import jacobian
+from idensenet.logdet.exact import jacobian
 from idensenet.solve.solver import Function, Memory, Solver
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import OptionError
-from idensenet.lipschitz.scope import without_autocast
+from idensenet.precision import EXACT
 from idensenet.solve.solution import Solution, Status
 
 Function = Callable[[Tensor], Tensor]
@@ -89,7 +89,7 @@ def default_tol(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
-    with without_autocast(y.device):
+    with EXACT.products(y.device):
         return _solve(g, y, solver)
 
 

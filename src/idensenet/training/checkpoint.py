@@ -42,6 +42,7 @@ class Progress:
     skipped: int = 0
     seconds: float = 0.0  # spent on training steps so far
     steps: int | None = None  # of the whole run
+    compiled: bool | None = None  # what --train.compile auto decided; None if it has not been asked
 
 
 def _digest(path: Path) -> str:
@@ -129,7 +130,7 @@ class Checkpoints:
             save_tensors(optimizer_tensors(optimizer), part / "optimizer.safetensors")
             training = flow.training
             with average.swapped_in(flow):
-                flow.eval()  # where norms are looked for, and not followed
+                flow.eval()  # norms are recomputed from scratch, not warm-started
                 refresh_norms(flow)
                 save(flow, part / "model")
                 flow.train(training)

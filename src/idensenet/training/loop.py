@@ -6,6 +6,8 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,25 +18,25 @@ from idensenet.config import Config
 from idensenet.data.density import check_source
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.logdet.series import FEW
+from idensenet.flow import Prepared
 from idensenet.models import build_config
+from idensenet.precision import Precision
+from idensenet.training import compilation
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
 from idensenet.training.checkpoint import Progress
-from idensenet.training.clipping import clip
 from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import held_out, in_words
 from idensenet.training.events import Events
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
-from idensenet.training.options import accelerator_of
+from idensenet.training.options import accelerator_of, check_choice
 from idensenet.training.ranks import Ranks
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
+from idensenet.training.step import skipped, training_step
 
-COMPILE_FROM = 5000  # steps of a run that repay the half minute that compilation takes
-WHOLE_FROM = 20_000  # and the minutes that it takes for all dense blocks on a few dimensions as one function
 PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
 
 
@@ -47,12 +49,13 @@ class Trainer:
         t = config.train
         check_source(source, "float64" if t.precision == "64-true" else "float32")
         self.config, self.source, self.run = config, source, run
+        self.precision = Precision.of(t.precision, t.tf32)
         try:
             self.fabric = Fabric(
                 accelerator=accelerator_of(t.accelerator),
                 strategy="ddp" if t.devices > 1 else "auto",
                 devices=t.devices,
-                precision=t.precision,  # type: ignore[arg-type]
+                precision="64-true" if t.precision == "64-true" else "32-true",  # bfloat16 is a policy of the step alone
             )
         except (ValueError, RuntimeError) as error:
             raise OptionError(f"train.accelerator, devices or precision cannot be used here: {error}") from error
@@ -101,28 +104,46 @@ class Trainer:
         self.flow.initialize(self.prepare(x), self.given(c))
         self.average = Average(self.flow, self.config.train.average)
 
-    def compile(self, display: Display) -> None:
-        """Compile the blocks where that is asked for, or repays itself; where it cannot be done, go on without."""
-        wish = self.config.train.compile
-        if wish not in ("on", "off", "auto"):
-            raise OptionError(f"train.compile={wish!r} is not known; use on, off or auto.")
-        if wish == "off" or not self.flow.named_blocks() or (wish == "auto" and self.schedule.steps < COMPILE_FROM):
-            return
-        whole = self.schedule.steps >= WHOLE_FROM and self.flow.dims <= FEW
-        display.say(f"compiling the blocks: {'some minutes' if whole else 'half a minute'}, seconds where it was done before")
-        began = time.monotonic()
-        self.flow.compile_blocks(whole=whole)
+    def trial(self) -> None:
+        """A forward and a backward pass that change nothing in training."""
         self.flow.train()
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
+        self.learning = None
+        x, y, c = self.batches(0)
+        y = None if y is None else y.to(self.fabric.device)
+        with self.precision.products(self.fabric.device):
+            prepared = self.flow.prepare(self.precision)
+            loss, _ = self.objective(self.prepare(x), y, self.generator.manual_seed(0), self.given(c), prepared)
+            wanted = [p for p in self.parameters if p.requires_grad]
+            torch.autograd.grad(loss, wanted, allow_unused=True)
+
+    def choose(self, display: Display) -> None:
+        """Compile the blocks if that is asked for, or if it repays itself; the choice of a run is part of its checkpoints."""
+        wish = self.config.train.compile
+        check_choice("train", "compile", wish)
+        if wish == "off" or not self.flow.stacks():
+            return
+        if wish == "auto" and self.progress.compiled is None:
+            steps, share = self.schedule.steps - self.progress.step, compilation.saved_share(self.flow)
+            measured = torch.tensor(compilation.step_time(self.trial, steps, share), device=self.fabric.device)
+            seconds = float(self.ranks.mean(measured))
+            self.progress.compiled = compilation.repays(seconds, steps, share)
+            display.say(compilation.in_words(seconds, steps, share))
+        if wish == "on" or self.progress.compiled:
+            self.compile(display)
+
+    def compile(self, display: Display) -> None:
+        """Compile the blocks; where that cannot be done and is not asked for, go on without."""
+        display.say("compiling the blocks: a minute or two, seconds where it was done before")
+        began = time.monotonic()
         try:
-            x, _, c = self.batches(0)
-            wanted = next(p for p in self.flow.parameters() if p.requires_grad)
-            generator = self.generator.manual_seed(0)
-            torch.autograd.grad(self.flow.log_prob(self.prepare(x), generator, context=self.given(c)).sum(), wanted)
+            self.flow.compile_blocks()
+            self.trial()
         except Exception as error:
-            if wish == "on":
+            if self.config.train.compile == "on":
                 raise OptionError(f"The blocks cannot be compiled here: {error!s:.200}; use --train.compile off.") from error
             self.flow.compile_blocks(False)
+            self.progress.compiled = False
             display.say(f"compilation failed ({type(error).__name__}); training goes on without it")
         else:
             display.say(f"compiled in {time.monotonic() - began:.1f} s")
@@ -150,27 +171,39 @@ class Trainer:
             self.learning = learning
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number)
-        self.optimizer.zero_grad()
         self.generator.manual_seed(seed_of(t.seed, 3, number, self.rank))
-        for i in range(t.accumulate):
-            x, y, c = self.batches(number * t.accumulate + i)
-            x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
-            y = None if y is None else y.to(self.fabric.device)
-            loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c))
-            self.fabric.backward(loss / t.accumulate)
-            for name, value in shown.items():
-                self.recent.setdefault(name, []).append(value)
-        asked = self.ranks.average_gradients(self.parameters, bool(stop.signal))
-        norm = clip(self.parameters, t.clip)
-        # a gradient that is not finite skips the step, decided on the device
-        found = (~torch.isfinite(norm)).float()
-        self.optimizer.grad_scale, self.optimizer.found_inf = None, found  # type: ignore[attr-defined]
-        self.optimizer.step()
-        self.average.update(self.parameters, number)
-        self.bad += found
-        self.bad_in_a_row = (self.bad_in_a_row + 1) * found
+        asked = False
+
+        def share(parameters: Sequence[Tensor]) -> None:
+            nonlocal asked
+            asked = self.ranks.average_gradients(parameters, bool(stop.signal))
+
+        norm = training_step(
+            self.flow,
+            (partial(self.loss, number, i) for i in range(t.accumulate)),
+            self.optimizer,
+            precision=self.precision,
+            limit=t.clip,
+            share=share,
+            average=self.average,
+            number=number,
+        )
+        bad = skipped(norm)
+        self.bad += bad
+        self.bad_in_a_row = (self.bad_in_a_row + 1) * bad
         self.recent.setdefault("gradient", []).append(norm)
         return asked
+
+    def loss(self, number: int, i: int, prepared: Prepared) -> Tensor:
+        """The share of the i-th batch in the loss of a step."""
+        t = self.config.train
+        x, y, c = self.batches(number * t.accumulate + i)
+        x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
+        y = None if y is None else y.to(self.fabric.device)
+        loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c), prepared)
+        for name, value in shown.items():
+            self.recent.setdefault(name, []).append(value)
+        return loss / t.accumulate
 
     # Now and then
 
@@ -196,7 +229,7 @@ class Trainer:
         self.bad.zero_()
         if int(self.bad_in_a_row) >= PATIENCE:
             x, _, c = self.batches((self.progress.step - 1) * self.config.train.accumulate)
-            found = diagnosis(self.flow, self.prepare(x), self.generator, self.given(c))
+            found = diagnosis(self.flow, self.prepare(x), self.generator, self.given(c), self.precision)
             raise NonFiniteError(f"{PATIENCE} steps in a row {found}")
         t, done = self.config.train, self.progress.step - last
         seconds = time.monotonic() - began
@@ -270,7 +303,7 @@ class Trainer:
         self.progress.steps = s.steps
         display = make_display(kind, s.steps, self.progress.step)
         try:
-            self.compile(display)
+            self.choose(display)
             display.began = time.monotonic()
             began, last = time.monotonic(), self.progress.step
             self.since = began

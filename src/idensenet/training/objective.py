@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idensenet.config import TrainConfig
 from idensenet.errors import OptionError
-from idensenet.flow import Flow
+from idensenet.flow import Flow, Prepared
 from idensenet.hybrid import HybridFlow
 
 
@@ -45,20 +45,25 @@ class Objective:
         self.scale = 1 / (flow.dims * math.log(2)) if flow.levels else 1.0
 
     def __call__(
-        self, x: Tensor, y: Tensor | None, generator: torch.Generator, context: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor | None,
+        generator: torch.Generator,
+        context: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         flow = self.flow
         if self.kind == "density":
-            loss = -flow.log_prob(x, generator, context=context).mean() * self.scale
+            loss = -flow.log_prob(x, generator, context=context, prepared=prepared).mean() * self.scale
             return loss, {self.unit: loss.detach()}
         assert isinstance(flow, HybridFlow)
         if y is None:
             raise OptionError(f"train.objective={self.kind} needs labels, and this data set has none.")
         if self.kind == "classification" or self.weight == 0:
-            logits = flow.classify(x, generator, context)
+            logits = flow.classify(x, generator, context, prepared)
             loss = F.cross_entropy(logits, y) / math.log(2)
             return loss, {"bits/class": loss.detach(), "accuracy": accuracy(logits, y)}
-        log_prob, logits = flow.log_prob_and_logits(x, generator, context)
+        log_prob, logits = flow.log_prob_and_logits(x, generator, context, prepared)
         bits = -log_prob.mean() / math.log(2)
         cross = F.cross_entropy(logits, y) / math.log(2)
         shown = {self.unit: bits.detach() / flow.dims, "bits/class": cross.detach(), "accuracy": accuracy(logits, y)}

@@ -1,4 +1,4 @@
-"""What the options of a run may be, told before anything is written."""
+"""What the options of a run may be. Bad ones are rejected before anything is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "at least 0 and below 2^63": lambda value: 0 <= value < 1 << 63,
 }
 TRAIN = {
-    "at least 1": ("batch_size", "accumulate", "devices", "log_every", "eval_every", "eval_samples", "save_every"),
+    "at least 1": ("batch_size", "accumulate", "devices", "log_every", "eval_every", "eval_samples", "save_every", "threads"),
     "positive and finite": ("epochs", "lr", "clip"),
     "finite and not negative": ("weight_decay", "warmup_steps"),
     "between 0 and 1": ("warmup", "average", "concatenation_from"),
@@ -31,8 +31,9 @@ TRAIN = {
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "train": {
         "accelerator": ("auto", "cpu", "cuda"),
-        "precision": ("32-true", "64-true"),
-        "compile": ("on", "off", "auto"),
+        "precision": ("32-true", "64-true", "bf16-mixed"),
+        "memory": ("keep", "save"),
+        "compile": ("auto", "on", "off"),
     },
     "output": {"display": ("auto", "rich", "plain", "quiet")},
 }
@@ -44,6 +45,13 @@ def check(name: str, value: Any, words: str = "at least 1") -> None:
     """A number, some of them or None: `words` say what each must be."""
     if value is not None and not all(map(FITS[words], value if isinstance(value, tuple) else (value,))):
         raise OptionError(f"{name}={value} must be {words}.")
+
+
+def check_choice(group: str, name: str, value: Any) -> None:
+    """One of the words that an option may be."""
+    known = CHOICES[group][name]
+    if value not in known:
+        raise OptionError(f"{group}.{name}={value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}.")
 
 
 def accelerator_of(name: str) -> str:
@@ -62,7 +70,7 @@ def check_exact(config: Config) -> None:
         if getattr(config.logdet, name) == "exact" and size > LARGEST:
             raise OptionError(
                 f"logdet.{name}=exact takes the whole Jacobian of every sample, {size / 2**30:.1f} GB for {batch} samples of "
-                f"{numbers} numbers; use --logdet.method roulette --logdet.eval_method adaptive, or a recipe for images."
+                f"{numbers} numbers; use --logdet.method roulette --logdet.eval_method krylov, or a recipe for images."
             )
 
 
@@ -73,9 +81,8 @@ def check_run(config: Config, source: Source) -> None:
         for name in names:
             check(f"train.{name}", getattr(t, name), words)
     for group, choices in CHOICES.items():
-        for name, known in choices.items():
-            if (value := getattr(getattr(config, group), name)) not in known:
-                raise OptionError(f"{group}.{name}={value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}.")
+        for name in choices:
+            check_choice(group, name, getattr(getattr(config, group), name))
     if (d.flip or d.crop) and min(source.shape[1:], default=0) < LEAST_SIDE:
         raise OptionError(
             f"data.flip and data.crop are for images of at least {LEAST_SIDE} pixels a side, and {source.name} has samples of "
