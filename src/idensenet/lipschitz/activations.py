@@ -91,12 +91,13 @@ def swish(x: Tensor, b: Tensor | None = None) -> tuple[Tensor, Callable[[], Tens
     """t sigmoid(t) with t = b x, or t = x, and its derivative in x."""
     t = x if b is None else b * x
     s = torch.sigmoid(t)
+    value = t * s
 
     def slope() -> Tensor:
-        derivative = torch.addcmul(s, t, torch.addcmul(s, s, s, value=-1))
+        derivative = torch.addcmul(s, value, 1 - s)
         return derivative if b is None else b * derivative
 
-    return t * s, slope
+    return value, slope
 
 
 class Swish(Activation):

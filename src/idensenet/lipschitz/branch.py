@@ -56,13 +56,13 @@ def _joined(kind: type[LipschitzMap], step: Step, before: Tensor, made: Sequence
     return torch.cat(tuple(parts), kind.channels) if len(parts) > 1 else parts[0]
 
 
-def _sloped(kind: type[LipschitzMap], tangent: Tensor, slope: Tensor) -> Tensor:
-    """Tangents of one or several probes times the slopes of the samples."""
-    n = slope.shape[kind.samples]
+def _sloped(kind: type[LipschitzMap], tangent: Tensor, slopes: Branches) -> list[Tensor]:
+    """Tangents of one or several probes times each of the slopes of the samples."""
+    n = slopes[0].shape[kind.samples]
     if n == 1 or tangent.shape[kind.samples] == n:
-        return slope * tangent
+        return [slope * tangent for slope in slopes]
     probes: Tensor = tangent.unflatten(kind.samples, (-1, n))  # type: ignore[no-untyped-call]
-    return (slope.unsqueeze(kind.samples) * probes).flatten(kind.samples, kind.samples + 1)
+    return [(slope.unsqueeze(kind.samples) * probes).flatten(kind.samples, kind.samples + 1) for slope in slopes]
 
 
 def push(plan: Plan, parts: Sequence[Part], x: Tensor, v: Tensor | None = None, slopes: bool = True) -> Pushed:
@@ -79,26 +79,32 @@ def push(plan: Plan, parts: Sequence[Part], x: Tensor, v: Tensor | None = None, 
         g(x); J v, or None; for each activation its slopes, in the layout of the maps.
     """
     kind, rounded = plan.kind, parts[-1][0].dtype
-    value = kind.enter(x).to(rounded)
-    tangent = None if v is None else kind.enter(v).to(rounded)
+    rows = kind.enter(x).to(rounded)
+    sizes = [rows.shape[kind.samples]]  # values, and behind them tangents
+    if v is not None:
+        tangents = kind.enter(v).to(rounded)
+        sizes.append(tangents.shape[kind.samples])
+        rows = torch.cat([rows, tangents], kind.samples)
     found: list[Branches] = []
     for step, part in zip(plan.steps, parts, strict=True):
         weight, bias, own = (part[0], part[1], part[2:]) if step.linear else (None, None, part)
-        moved = value if weight is None else kind.product(value, weight, bias)
-        moving = tangent if tangent is None or weight is None else kind.product(tangent, weight)
+        moved = rows if weight is None else kind.product(rows, weight, bias if v is None else None)
+        value, *tangent = torch.split(moved, sizes, kind.samples)
+        if v is not None and bias is not None:
+            value = value + bias.view(-1, *[1] * (rows.ndim - 1 - kind.channels))
         if step.activation is None:
-            value, tangent = moved, moving
+            rows = torch.cat([value, *tangent], kind.samples) if tangent else value
             continue
-        values, derivative = step.activation.curves(moved, *own)
-        value = _joined(kind, step, value, values)
-        if slopes or tangent is not None:
+        made, derivative = step.activation.curves(value, *own)
+        if slopes or tangent:
             found.append(derivative())
-        if tangent is not None and moving is not None:
-            tangent = _joined(kind, step, tangent, [_sloped(kind, moving, slope) for slope in found[-1]])
+        if tangent:
+            pairs = zip(made, _sloped(kind, tangent[0], found[-1]), strict=True)
+            made = tuple(torch.cat(pair, kind.samples) for pair in pairs)
+        rows = _joined(kind, step, rows, made)
+    value, *tangent = torch.split(rows, sizes, kind.samples)
     result = kind.leave(value.to(x.dtype), x.shape[:1])
-    if v is None or tangent is None:
-        return result, None, tuple(found)
-    return result, kind.leave(tangent.to(x.dtype), v.shape[:2]), tuple(found)
+    return result, kind.leave(tangent[0].to(x.dtype), v.shape[:2]) if v is not None else None, tuple(found)
 
 
 def pull(plan: Plan, weights: Sequence[Tensor | None], slopes: Slopes, u: Tensor) -> Tensor:
@@ -155,7 +161,7 @@ class BranchMap(LinearMap):
         for step, weight in zip(plan.steps, weights, strict=True):
             moved = tangent if weight is None else kind.product(tangent, weight)
             slopes = next(waiting) if step.activation is not None else ()
-            tangent = _joined(kind, step, tangent, [_sloped(kind, moved, slope) for slope in slopes]) if slopes else moved
+            tangent = _joined(kind, step, tangent, _sloped(kind, moved, slopes)) if slopes else moved
         return kind.leave(tangent.to(v.dtype), v.shape[: -kind.event])
 
     def rmatvec(self, u: Tensor) -> Tensor:
