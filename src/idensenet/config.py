@@ -64,6 +64,10 @@ class ModelConfig:
     """Of residual or coupling ones."""
     start: str = "random"
     """Initial weights: random, or identity, which starts every residual block near the identity."""
+    mix: str = "none"
+    """In front of each scale of an image model: none, or whiten, a learned 1x1 convolution that starts by decorrelating."""
+    squeezes: int = 0
+    """Squeezes in front of the first scale, each of which halves both sides of the image."""
     factor_out: bool = False
     """Half of the channels are done after each scale."""
     context: int = 0
@@ -122,7 +126,7 @@ class DataConfig:
     """What is read."""
 
     name: str | None = None
-    """A toy set (circles, moons, checkerboard, ...), digits, mnist, cifar10 or imagenet32."""
+    """A toy set (circles, moons, checkerboard, ...), digits, mnist, fashion-mnist, cifar10 or imagenet32."""
     root: str = "data"
     """Folder of downloaded data."""
     folder: str | None = None

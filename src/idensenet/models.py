@@ -173,14 +173,19 @@ class Builder:
         shape = m.shape
         scales: list[Chain] = []
         shapes: list[tuple[int, ...]] = []
+        halvings = m.squeezes + len(m.blocks) - 1
+        if halvings and (len(shape) != 3 or shape[1] % 2**halvings or shape[2] % 2**halvings):
+            raise ShapeError(
+                f"{m.squeezes} squeezes and {len(m.blocks)} scales halve the image {halvings} times, which {tuple(m.shape)} "
+                f"does not allow: both sides must be multiples of {2**halvings}."
+            )
+        front: list[Bijection] = [Squeeze() for _ in range(m.squeezes)]
+        shape = (4**m.squeezes * shape[0], *[side // 2**m.squeezes for side in shape[1:]])
         for i, count in enumerate(m.blocks):
-            parts = self.blocks(shape, count, i)
+            mixing = [InvertibleConv1x1(shape[0], whiten=True)] if m.mix == "whiten" else []
+            parts = [*front, *mixing, *self.blocks(shape, count, i)]
+            front = []
             if i < len(m.blocks) - 1:
-                if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
-                    raise ShapeError(
-                        f"{len(m.blocks)} scales halve the image {len(m.blocks) - 1} times, which {tuple(m.shape)} does not "
-                        f"allow: both sides must be multiples of {2 ** (len(m.blocks) - 1)}."
-                    )
                 parts.append(Squeeze())
                 shape = (4 * shape[0], shape[1] // 2, shape[2] // 2)
                 if m.factor_out:
@@ -230,6 +235,8 @@ class Builder:
         _choose("block", m.block, BLOCKS)
         if m.start not in ("random", "identity"):
             raise OptionError(f"start={m.start!r} is not known; use 'random' or 'identity'.")
+        if m.mix not in ("none", "whiten"):
+            raise OptionError(f"mix={m.mix!r} is not known; use 'none' or 'whiten'.")
         if len(m.shape) not in (1, 3) or min(m.shape) < 1 or not m.blocks or min(m.blocks) < 1:
             raise ShapeError(
                 f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."

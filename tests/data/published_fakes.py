@@ -8,7 +8,8 @@ import tarfile
 
 import numpy as np
 
-from idensenet.data import cifar10, mnist
+from idensenet.data import cifar10
+from idensenet.data.mnist import MNIST
 
 
 def fake_cifar10(seed=0, per_batch=4):
@@ -53,7 +54,7 @@ def fake_mnist(seed=0):
     """The contents of the four idx files by name, and their digests."""
     rng = np.random.default_rng(seed)
     files = {}
-    for name in mnist.MNIST_MD5:
+    for name in MNIST.md5:
         n = 6 if name.startswith("train") else 3
         shape = (n, 28, 28) if "images" in name else (n,)
         files[name] = idx(rng.integers(0, 256 if "images" in name else 10, shape, dtype=np.uint8))

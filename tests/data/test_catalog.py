@@ -8,7 +8,7 @@ from idensenet.errors import InputError, MissingDataError, OptionError, UnknownN
 
 
 def test_the_names():
-    assert (*TOY_SETS, "digits", "mnist", "cifar10", "imagenet32", "folder", "table") == NAMES
+    assert (*TOY_SETS, "digits", "mnist", "fashion-mnist", "cifar10", "imagenet32", "folder", "table") == NAMES
 
 
 @pytest.mark.parametrize("name", TOY_SETS)
@@ -24,7 +24,7 @@ def test_toy_sets_stream_and_have_fixed_points(name):
     assert not np.isin(source.train.x[:, 0], source.test.x[:, 0]).all()
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "imagenet32"])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "imagenet32"])
 def test_what_is_not_on_disk_names_the_command(tmp_path, name):
     with pytest.raises(MissingDataError, match=f"`idensenet data {name} --root {tmp_path}`") as caught:
         open_source(name, root=tmp_path)

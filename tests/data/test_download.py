@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from published_fakes import fake_cifar10, fake_mnist, pack_cifar10, write_cifar10, write_mnist
 
-from idensenet.data import cifar10, mnist, resume
+from idensenet.data import cifar10, resume
 from idensenet.data import download as module
 from idensenet.data.download import download, fetch, import_from
+from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.errors import DataError, MissingDataError, OptionError, UnknownNameError
 
 CONTENT = np.random.default_rng(0).bytes(1_500_000)
@@ -197,9 +198,11 @@ def published(tmp_path, server, monkeypatch):
     monkeypatch.setattr(cifar10, "CIFAR10_SHA256", digests)
     archive = pack_cifar10(tmp_path / "cifar-10-python.tar.gz", write_cifar10(tmp_path / "batches", batches))
     files, digests = fake_mnist()
-    monkeypatch.setattr(mnist, "MNIST_MD5", digests)
+    for known in (MNIST, FASHION_MNIST):
+        for name, digest in digests.items():
+            monkeypatch.setitem(known.md5, name, digest)
     server.files = {f.name: f.read_bytes() for f in write_mnist(tmp_path / "idx", files, compressed=True).iterdir()}
-    sets = {"mnist": list(server.files), "cifar10": [archive.name]}
+    sets = {"mnist": list(server.files), "fashion-mnist": list(server.files), "cifar10": [archive.name]}
     server.files[archive.name] = archive.read_bytes()
     for name, names in sets.items():
         md5s = {n: hashlib.md5(server.files[n]).hexdigest() for n in names}
@@ -207,7 +210,7 @@ def published(tmp_path, server, monkeypatch):
     return server
 
 
-@pytest.mark.parametrize("name", ["cifar10", "mnist"])
+@pytest.mark.parametrize("name", ["cifar10", "mnist", "fashion-mnist"])
 @pytest.mark.parametrize("by", ["argument", "variable"])
 def test_a_data_set_is_downloaded_verified_and_stored(tmp_path, published, monkeypatch, name, by):
     if by == "variable":
@@ -238,7 +241,8 @@ def test_content_that_is_not_the_published_is_refused(tmp_path, published, monke
 
 def test_the_published_checksums():
     assert module.PUBLISHED["cifar10"].files == {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}
-    assert [f"{name}.gz" for name in mnist.MNIST_MD5] == list(module.PUBLISHED["mnist"].files)
+    for known in (MNIST, FASHION_MNIST):
+        assert [f"{name}.gz" for name in known.md5] == list(module.PUBLISHED[known.name].files)
 
 
 def test_names_that_cannot_be_fetched(tmp_path):

@@ -19,12 +19,13 @@ pytestmark = [
     pytest.mark.realdata,
     pytest.mark.skipif("IDENSENET_TEST_DATA" not in os.environ, reason="IDENSENET_TEST_DATA names no folder"),
 ]
-CIFAR10, MNIST = ROOT / "cifar-10-batches-py", ROOT / "MNIST" / "raw"
+CIFAR10, MNIST, FASHION = ROOT / "cifar-10-batches-py", ROOT / "MNIST" / "raw", ROOT / "FashionMNIST" / "raw"
 
 
 @pytest.fixture(autouse=True)
 def present(request):
-    needed = MNIST if "mnist" in request.node.name else CIFAR10
+    name = request.node.name
+    needed = FASHION if "fashion" in name else MNIST if "mnist" in name else CIFAR10
     if not needed.is_dir():
         pytest.skip(f"{needed} is not there")
 
@@ -80,3 +81,10 @@ def test_mnist_compressed(tmp_path):
     source = open_source("mnist", root=tmp_path)
     original = (MNIST / "train-images-idx3-ubyte").read_bytes()[16:]
     assert hashlib.sha256(source.train.x.tobytes()).digest() == hashlib.sha256(original).digest()
+
+
+def test_fashion_mnist_as_published():
+    source = open_source("fashion-mnist", root=ROOT)
+    assert source.train.x.shape == (60_000, 1, 28, 28)
+    assert np.bincount(source.test.y).tolist() == [1000] * 10
+    assert source.train.x.mean() / 255 == pytest.approx(0.2860, abs=1e-4)

@@ -13,13 +13,33 @@ from idensenet.lipschitz.certificate import OperatorNorms
 
 
 class InvertibleConv1x1(Bijection):
-    """y = W x over channels; W starts as a random rotation."""
+    """y = W x over channels.
 
-    def __init__(self, channels: int) -> None:
+    Args:
+        channels: Number of channels.
+        whiten: Start from data: the first batch that `initialize` sees comes out with uncorrelated channels of deviation one.
+            Otherwise W starts as a random rotation (Kingma and Dhariwal, 2018).
+    """
+
+    initialized: Tensor
+
+    def __init__(self, channels: int, whiten: bool = False) -> None:
         super().__init__()
-        self.channels = channels
-        q, _ = torch.linalg.qr(torch.randn(channels, channels))
-        self.weight = nn.Parameter(q)
+        self.channels, self.whiten = channels, whiten
+        start = torch.eye(channels) if whiten else torch.linalg.qr(torch.randn(channels, channels))[0]
+        self.weight = nn.Parameter(start)
+        self.register_buffer("initialized", torch.tensor(not whiten))
+
+    @torch.no_grad()
+    def start(self, x: Tensor, call: Call) -> Tensor:
+        if not bool(self.initialized):
+            rows = x.transpose(0, 1).flatten(1).double()
+            rows = rows - rows.mean(1, keepdim=True)
+            values, vectors = torch.linalg.eigh(rows @ rows.T / rows.shape[1])
+            floor = 1e-6 * values[-1].clamp(min=1e-12)  # a direction without any spread keeps a finite scale
+            self.weight.copy_((vectors * values.clamp(min=float(floor)).rsqrt()) @ vectors.T)
+            self.initialized.fill_(True)
+        return self.push_value(x, call)
 
     def _mix(self, weight: Tensor, x: Tensor) -> Tensor:
         if x.shape[1] != len(weight):

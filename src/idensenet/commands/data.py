@@ -7,7 +7,7 @@ from idensenet.commands.parsing import Parser
 
 def data(arguments: list[str]) -> int:
     parser = Parser("data", "Download or import a data set, and verify its content.", "idensenet data cifar10 --root data")
-    parser.add_argument("name", type=str, help="mnist, cifar10 or imagenet32")
+    parser.add_argument("name", type=str, help="mnist, fashion-mnist, cifar10 or imagenet32")
     parser.add_argument("--root", type=str, default="data", help="folder to put it in")
     parser.add_argument("--from", type=str | None, default=None, dest="source", help="a file or folder to import instead")
     values = parser.read(arguments)

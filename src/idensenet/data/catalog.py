@@ -11,13 +11,18 @@ from idensenet.data.cifar10 import open_cifar10
 from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
-from idensenet.data.mnist import open_mnist
+from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.data.source import Source, Split
 from idensenet.data.table import open_table
 from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
-IMAGE_SETS = {"mnist": open_mnist, "cifar10": open_cifar10, "imagenet32": open_imagenet32}
+IMAGE_SETS = {
+    "mnist": MNIST.open,
+    "fashion-mnist": FASHION_MNIST.open,
+    "cifar10": open_cifar10,
+    "imagenet32": open_imagenet32,
+}
 SETS = (*TOY_SETS, "digits", *IMAGE_SETS)
 NAMES = (*SETS, "folder", "table")
 TOY_TRAIN, TOY_TEST = 10_000, 100_000

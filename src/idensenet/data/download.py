@@ -14,13 +14,18 @@ from pathlib import Path
 from idensenet.data.catalog import IMAGE_SETS, NAMES
 from idensenet.data.cifar10 import import_cifar10
 from idensenet.data.imagenet32 import import_imagenet32
-from idensenet.data.mnist import import_mnist
+from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.data.resume import ResumingDownloader
 from idensenet.data.source import Source
 from idensenet.errors import DataError, MissingDataError, OptionError, UnknownNameError, nearest
 
 URL_VARIABLE = "IDENSENET_DATA_URL"
-IMPORTS = {"cifar10": import_cifar10, "mnist": import_mnist, "imagenet32": import_imagenet32}
+IMPORTS = {
+    "cifar10": import_cifar10,
+    "mnist": MNIST.import_from,
+    "fashion-mnist": FASHION_MNIST.import_from,
+    "imagenet32": import_imagenet32,
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,15 @@ PUBLISHED = {
             "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
             "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion-mnist": Published(
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
 }
