@@ -57,6 +57,8 @@ def _model_folder(path: str | Path, step: int | str) -> Path:
     folder = Path(path)
     if not folder.exists() and str(path) in pretrained():
         return pretrained()[str(path)]
+    if folder.is_file():
+        raise CheckpointError(f"{folder} is a file; a run that was packed into one is used after 'idensenet unpack {folder}'.")
     checkpoints = Checkpoints(folder)
     if (folder / "config.yaml").is_file() and not checkpoints.steps():
         raise CheckpointError(f"The run in {folder} has no checkpoint yet; let it train until the first one.")

@@ -29,6 +29,7 @@ from idensenet.reproduce.experiment import Plan
 from idensenet.reproduce.progress import Progress
 from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, score_rows
+from idensenet.training.packing import unpack
 from idensenet.training.run import RunFolder
 
 ALWAYS = {"output.display": "quiet", "output.pictures": False, "output.report": False}
@@ -169,7 +170,9 @@ class Pool:
 
     def done(self, plan: Plan) -> bool:
         """Whether a run is there to the end; one that was made with other options is an error."""
-        run = RunFolder(self.path(plan))
+        run, packed = RunFolder(self.path(plan)), self.folder / f"{plan.name}.safetensors"
+        if not run.exists() and packed.is_file():
+            unpack(packed, run.path)
         if not run.exists():
             return False
         config, _ = train.parse(wanted(plan, self.data, self.extra))

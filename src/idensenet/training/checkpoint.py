@@ -63,6 +63,16 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
+def seal(folder: Path) -> None:
+    """Write the manifest of a checkpoint, and flush all of it to the disk."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    manifest = {str(p.relative_to(folder)): _digest(p) for p in files}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    for file in [*files, folder / "manifest.json"]:
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
 class Checkpoints:
     """The checkpoints of one run. The last two and the best are kept."""
 
@@ -135,12 +145,7 @@ class Checkpoints:
                 save(flow, part / "model")
                 flow.train(training)
             (part / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
-            files = sorted(p for p in part.rglob("*") if p.is_file())
-            manifest = {str(p.relative_to(part)): _digest(p) for p in files}
-            (part / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-            for file in [*files, part / "manifest.json"]:
-                with file.open("rb") as handle:
-                    os.fsync(handle.fileno())
+            seal(part)
             target = self.path(progress.step)
             if target.exists():
                 shutil.rmtree(target)

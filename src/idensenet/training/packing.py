@@ -1,0 +1,115 @@
+"""A finished run as one file, to be passed on: configuration, metrics, and the weights of one checkpoint.
+
+The file is safetensors: the averaged and the last weights by name, the metrics as compressed bytes, and the rest as JSON in
+its header. Unpacked, it is a run like any other, except that it cannot be continued: the state of the optimiser stays behind.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idensenet.errors import CheckpointError, OptionError
+from idensenet.storage import load
+from idensenet.training.checkpoint import Progress, seal
+from idensenet.training.run import RunFolder
+
+FORMAT = "idensenet run 1"
+LIMIT = 1 << 28  # bytes of metrics, unpacked
+
+
+def pack(run: RunFolder, file: Path, step: int | str = "last") -> Path:
+    """Write one checkpoint of a run, with its configuration and its metrics, to a file.
+
+    Args:
+        run: The run.
+        file: Where to write.
+        step: Which checkpoint: a number, "last" or "best".
+
+    Returns:
+        The file.
+    """
+    from safetensors.torch import load_file, save
+
+    from idensenet.files import write_atomically
+
+    number = run.checkpoints.find(step)
+    folder = run.checkpoints.check(number)
+    tensors = {
+        f"{kind}/{name}": value
+        for kind, where in (("average", "model/model.safetensors"), ("last", "weights.safetensors"))
+        for name, value in load_file(folder / where).items()
+    }
+    lines = "".join(json.dumps(entry) + "\n" for entry in run.metrics() if entry["step"] <= number)
+    tensors["metrics"] = torch.from_numpy(np.frombuffer(zlib.compress(lines.encode(), 9), np.uint8).copy())
+    about = {
+        "format": FORMAT,
+        "run": json.dumps(run.description()),
+        "progress": json.dumps(asdict(run.checkpoints.progress(number))),
+        "model": (folder / "model" / "model.json").read_text(),
+    }
+    write_atomically(file, save(tensors, about))
+    return file
+
+
+def unpack(file: Path, folder: Path) -> RunFolder:
+    """The run of a file that `pack` wrote, as a folder. It appears whole or not at all.
+
+    Args:
+        file: The file.
+        folder: Where the run goes; it must not exist, or be empty.
+
+    Returns:
+        The run.
+    """
+    import yaml
+    from safetensors import SafetensorError, safe_open
+
+    from idensenet.files import save_tensors
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OptionError(f"{folder} exists already; choose another place to unpack {file} to.")
+    if not file.is_file():
+        raise OptionError(f"There is no file {file} to unpack.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata() or {}
+            if about.get("format") != FORMAT:
+                raise CheckpointError(f"{file} is not a packed run of this version ('idensenet pack' writes one).")
+            tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        progress = Progress(**json.loads(about["progress"]))
+        run = RunFolder(part)
+        checkpoint = run.checkpoints.path(progress.step)
+        (checkpoint / "model").mkdir(parents=True)
+        for kind, where in (("average", "model/model.safetensors"), ("last", "weights.safetensors")):
+            found = {name.removeprefix(f"{kind}/"): value for name, value in tensors.items() if name.startswith(f"{kind}/")}
+            save_tensors(found, checkpoint / where)
+        (checkpoint / "model" / "model.json").write_text(about["model"])
+        (checkpoint / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
+        seal(checkpoint)
+        (part / "config.yaml").write_text(yaml.safe_dump(json.loads(about["run"]), sort_keys=False))
+        unzip = zlib.decompressobj()
+        (part / "metrics.jsonl").write_bytes(unzip.decompress(tensors["metrics"].numpy().tobytes(), LIMIT))
+        if not unzip.eof:
+            raise ValueError("its metrics are cut short or too long")
+        run.config()
+        load(part)
+        part.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        part.replace(folder)
+    except (SafetensorError, ValueError, LookupError, TypeError, zlib.error) as error:
+        raise CheckpointError(f"{file} is damaged or not a packed run: {str(error).splitlines()[0]}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return RunFolder(folder)
