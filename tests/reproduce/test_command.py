@@ -23,6 +23,7 @@ from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Experiment, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
 from idensenet.reproduce.writing import captioned, comparison_figure, header, in_words, lines, published
+from idensenet.training.packing import pack
 
 FAST = {
     "data.name": "moons",
@@ -97,6 +98,17 @@ def test_a_run_with_other_options_is_refused(tmp_path):
     with pytest.raises(OptionError, match="other options"):
         Pool(tmp_path, 0, "data").train([fast(**{"train.seed": 1})])
     Pool(tmp_path, 0, "elsewhere").train([fast()])  # where the data lies decides no number
+
+
+def test_a_packed_run_is_unpacked_and_not_trained_again(tmp_path, monkeypatch):
+    trained = Pool(tmp_path / "a", 0, "data").train([fast()])["run"]
+    (tmp_path / "b").mkdir()
+    pack(trained.run, tmp_path / "b" / "run.safetensors")
+    monkeypatch.setattr("idensenet.commands.train.train", None)  # nobody calls it
+    found = Pool(tmp_path / "b", 0, "data").train([fast()])["run"]
+    assert found.metrics == trained.metrics
+    with pytest.raises(OptionError, match="other options"):
+        Pool(tmp_path / "b", 0, "data").train([fast(**{"train.seed": 1})])
 
 
 def test_first_steps_are_continued_to_the_same_end(tmp_path):
