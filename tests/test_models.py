@@ -8,7 +8,7 @@ from brute import jacobians, log_abs_det
 from flows import data, images
 from idensenet.bijections import Coupling, InvertibleConv1x1
 from idensenet.config import Config, LogDetConfig, SolverConfig
-from idensenet.errors import OptionError
+from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz import ACTIVATIONS, LipschitzMap, dense_block
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Poisson, RouletteLogDet, SeriesLogDet
 from idensenet.models import BLOCKS, NEAR, build_config, make_log_det, make_solver, register_block
@@ -347,3 +347,30 @@ def test_beta_starts_where_it_is_told(name):
         betas = [b for n, p in flow.named_parameters() if n.endswith("beta") for b in p.tolist()]
         assert betas
         assert set(betas) == {wanted}
+
+
+def test_squeezes_and_whitening_in_front_of_the_scales():
+    flow = idn.build("digits-idensenet", blocks=(1, 2), growth=4, fc_blocks=0, squeezes=1, mix="whiten")
+    shapes = [stack.g.layers[0].linear.inputs for stack in flow.stacks()]
+    assert shapes == [4, 16]
+    mixing = [m for m in flow.modules() if isinstance(m, InvertibleConv1x1)]
+    assert [m.channels for m in mixing] == [4, 16]
+    x = torch.randint(0, 17, (64, 1, 8, 8), dtype=torch.uint8)
+    flow.initialize(x)
+    assert all(bool(m.initialized) for m in mixing)
+    assert flow.certify().contractive
+    with torch.no_grad():
+        smooth = flow.preprocess.encode(flow.dequantize(x))
+        back = flow.body.decode(flow.body.encode(smooth))
+    torch.testing.assert_close(back, smooth, atol=1e-4, rtol=1e-4)
+
+
+def test_options_of_squeezes_and_mixing_that_cannot_be():
+    with pytest.raises(OptionError, match="use 'none' or 'whiten'"):
+        idn.build("digits-idensenet", mix="blend")
+    with pytest.raises(ShapeError, match="3 squeezes and 2 scales halve the image 4 times.*multiples of 16"):
+        idn.build("digits-idensenet", squeezes=3)
+    with pytest.raises(ShapeError, match="squeezes"):
+        idn.build("toy-idensenet", squeezes=1)
+    with pytest.raises(OptionError, match="squeezes=-1 must not be negative"):
+        idn.build("digits-idensenet", squeezes=-1)

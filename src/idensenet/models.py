@@ -235,6 +235,8 @@ class Builder:
         _choose("block", m.block, BLOCKS)
         if m.start not in ("random", "identity"):
             raise OptionError(f"start={m.start!r} is not known; use 'random' or 'identity'.")
+        if m.squeezes < 0:
+            raise OptionError(f"squeezes={m.squeezes} must not be negative.")
         if m.mix not in ("none", "whiten"):
             raise OptionError(f"mix={m.mix!r} is not known; use 'none' or 'whiten'.")
         if len(m.shape) not in (1, 3) or min(m.shape) < 1 or not m.blocks or min(m.blocks) < 1:

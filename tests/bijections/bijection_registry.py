@@ -206,6 +206,7 @@ CASES = {
     "coupling, channels": Case(lambda: Coupling(coupling_net([3, 2, 4], 6), channel_mask([3, 2, 4], True)), (3, 2, 4)),
     "coupling, checkerboard": Case(lambda: Coupling(coupling_net([2, 3, 4], 6), checkerboard_mask([2, 3, 4], True)), (2, 3, 4)),
     "1x1 convolution": Case(lambda: InvertibleConv1x1(3), (3, 2, 4), tight=True),
+    "whitening 1x1 convolution": Case(lambda: prepared(InvertibleConv1x1(3, whiten=True), (3, 2, 4)), (3, 2, 4), tight=True),
     "1x1 convolution, vectors": Case(lambda: InvertibleConv1x1(4), (4,), tight=True),
     "conditional affine": Case(lambda: AtContext(ConditionalAffine(3, 2, 5)), (3,)),
     "conditional block": Case(lambda: AtContext(conditional(4)), (4,)),

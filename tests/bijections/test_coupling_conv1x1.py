@@ -88,3 +88,40 @@ def test_the_constants_of_a_1x1_convolution_are_those_of_the_chosen_norm(norm):
     ratio = torch.linalg.vector_norm(conv.encode(x).detach(), norm, 1) / torch.linalg.vector_norm(x, norm, 1)
     assert lower <= float(ratio.min()) <= 1.3 * lower
     assert upper / 1.3 <= float(ratio.max()) <= upper
+
+
+def correlated(n=200, channels=4):
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(channels, channels, generator=generator, dtype=torch.float64)
+    x = torch.randn(n, channels, 3, 3, generator=generator, dtype=torch.float64)
+    return torch.einsum("ij,njhw->nihw", mixing, x) + 5
+
+
+def covariance(y):
+    return torch.cov(y.transpose(0, 1).flatten(1), correction=0)
+
+
+def test_a_whitening_1x1_convolution_starts_with_uncorrelated_channels_of_deviation_one():
+    conv, x = InvertibleConv1x1(4, whiten=True).double(), correlated()
+    assert float((covariance(x) - torch.eye(4)).abs().max()) > 0.5
+    y = conv.initialize(x)
+    torch.testing.assert_close(covariance(y.detach()), torch.eye(4, dtype=torch.float64))
+    torch.testing.assert_close(conv.weight, conv.weight.mT)  # the smallest change that does it
+    plain = InvertibleConv1x1(4).double()
+    assert torch.equal(plain.weight, (plain.initialize(x), plain.weight)[1])
+
+
+def test_it_looks_at_data_once_also_after_loading():
+    conv, x = InvertibleConv1x1(4, whiten=True).double(), correlated()
+    conv.initialize(x)
+    other = InvertibleConv1x1(4, whiten=True).double()
+    other.load_state_dict(conv.state_dict())
+    other.initialize(10 * x)
+    assert torch.equal(other.weight, conv.weight)
+
+
+def test_channels_that_say_the_same_keep_a_finite_scale():
+    x = correlated(channels=2).repeat(1, 2, 1, 1)
+    conv = InvertibleConv1x1(4, whiten=True).double()
+    y = conv.initialize(x)
+    torch.testing.assert_close(conv.inverse(y)[0], x, atol=1e-6, rtol=0)
