@@ -368,7 +368,7 @@ def test_squeezes_and_whitening_in_front_of_the_scales():
 def test_options_of_squeezes_and_mixing_that_cannot_be():
     with pytest.raises(OptionError, match="use 'none' or 'whiten'"):
         idn.build("digits-idensenet", mix="blend")
-    with pytest.raises(ShapeError, match="3 squeezes and 2 scales halve the image 4 times.*multiples of 16"):
+    with pytest.raises(ShapeError, match=r"3 squeezes and 2 scales halve the image 4 times.*multiples of 16"):
         idn.build("digits-idensenet", squeezes=3)
     with pytest.raises(ShapeError, match="squeezes"):
         idn.build("toy-idensenet", squeezes=1)
