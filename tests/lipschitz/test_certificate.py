@@ -244,3 +244,16 @@ def test_a_certificate_reports_the_largest_bound_and_whoever_fails():
     assert empty.contractive
     with pytest.raises(dataclasses.FrozenInstanceError):
         good.L = 0.1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LipschitzLinear(4, 3), lambda: LipschitzConv2d(2, 3, 3, (4, 4))], ids=["matrix", "kernel"]
+)
+def test_a_bound_belongs_to_the_weights_as_they_are_now(make):
+    """Also for a single layer whose weights were written without a call in between."""
+    layer = make().eval()
+    OperatorNorms(2.0)(layer)
+    with torch.no_grad():
+        layer.weight.mul_(5)
+    (bound,), (true,) = OperatorNorms(2.0)(layer), true_norms(layer)
+    assert true <= bound <= 0.99

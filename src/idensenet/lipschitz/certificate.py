@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from idensenet.lipschitz.linear import LipschitzMap
+from idensenet.lipschitz.linear import LipschitzMap, refresh_norms
 
 
 class OperatorNorms:
@@ -17,6 +17,7 @@ class OperatorNorms:
 
     def __call__(self, layer: LipschitzMap) -> list[float]:
         if layer not in self._known:
+            refresh_norms(layer)  # the weights may have changed since
             self._known[layer] = layer.bounds()
         return self._known[layer]
 
