@@ -9,6 +9,7 @@ from idensenet.bijections import residual
 from idensenet.config import recipe
 
 NAMES = [
+    "cifar10-best-tiny",
     "cifar10-coupling-hybrid",
     "cifar10-coupling-tiny-hybrid",
     "cifar10-glow-hybrid",
@@ -64,7 +65,7 @@ def test_the_recipes_are_those_of_the_design():
     assert idn.recipes() == NAMES
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "tiny" in name and "extended" not in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if "tiny" in name and "extended" not in name and "best" not in name])
 def test_tiny_models_have_the_same_size(name):
     """0.30M parameters within 2 %, and all else as the tiny i-DenseNet: data, order, steps."""
     assert abs(idn.build(name).num_parameters / 300_000 - 1) < 0.02
@@ -78,6 +79,12 @@ def test_the_best_toy_model_is_no_larger_and_no_longer_than_the_papers():
     assert idn.build("toy-best").num_parameters <= idn.build("toy-idensenet").num_parameters == 10_230
     assert best.model.blocks == papers.model.blocks == (10,)
     assert (best.train.max_steps, best.train.batch_size) == (papers.train.max_steps, papers.train.batch_size) == (50_000, 500)
+
+
+def test_the_best_tiny_model_stays_within_its_budget():
+    best = recipe("cifar10-best-tiny").config.train
+    assert idn.build("cifar10-best-tiny").num_parameters <= 330_000
+    assert (best.max_steps, best.batch_size, best.accumulate) == (1200, 16, 1)
 
 
 def test_growth_per_scale():
