@@ -19,7 +19,7 @@ COMMAND = "idensenet demo"
 def demo(arguments: list[str]) -> int:
     parser = Parser("demo", "Fit a flow to the checkerboard in under two minutes.", "idensenet demo --out demo")
     parser.add_argument("--out", type=str, default="demo", help="folder of the run; replaces an earlier demo, no other files")
-    parser.add_argument("--steps", type=int, default=2000, help="training steps")
+    parser.add_argument("--steps", type=int, default=2500, help="training steps")
     values = parser.read(arguments)
     run = RunFolder(values.out)
     if run.exists():
@@ -27,24 +27,21 @@ def demo(arguments: list[str]) -> int:
             raise OptionError(f"{values.out} holds a run that is not a demo; choose another folder with --out.")
         with run.locked():
             run.clear()
-    config = recipe("toy-idensenet-clipswish").config.replace(
-        coeff=0.99,
-        lip=0.999,
+    config = recipe("toy-best").config.replace(
+        growth=32,
+        beta=20,
         train={
             "max_steps": values.steps,
-            "lr": 1e-2,
+            "lr": 2e-2,
             "betas": (0.9, 0.99),
-            "weight_decay": 0.0,
-            "schedule": "cosine",
             "warmup": 0.1,
-            "concatenation_from": 0.0,
             "eval_samples": 20_000,
             "eval_every": max(1, values.steps // 2),
             "log_every": 20,
         },
         output={"dir": values.out},
     )
-    code = start(config, "toy-idensenet-clipswish", f"{COMMAND} --out {values.out} --steps {values.steps}")
+    code = start(config, "toy-best", f"{COMMAND} --out {values.out} --steps {values.steps}")
     if code:
         return code
     flow, source = load(run.path), source_of(config)
