@@ -100,7 +100,8 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
     trainer = Trainer(config, source(arguments.data), folder)
     folder.create(config, base, "python benchmarks/search.py")
     trainer.start()
-    trainer.train()
+    if trainer.train() or trainer.progress.step < arguments.steps:
+        raise SystemExit(f"{folder.path} was interrupted; remove it, and the mark of the trial, to begin it again.")
     flow = idn.load(folder.path)
     rows = first_rows(trainer.source.test, JUDGED)
     nats = -score_rows(flow, trainer.source.test, rows, 50)["log_prob"].double() / (3072 * math.log(2))
