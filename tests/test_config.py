@@ -86,7 +86,7 @@ def test_the_recipes_hold_the_numbers_of_the_paper():
         ({"grwth": 8}, "no option 'grwth'; did you mean 'growth'"),
         ({"logdet": {"metod": "exact"}}, "no option 'metod'; did you mean 'method'"),
         ({"solver": {"tolerance": 1}}, "no option 'tolerance'"),
-        ({"zzzzzz": 1}, "no option 'zzzzzz'; known are 'activation', "),
+        ({"zzzzzz": 1}, "no option 'zzzzzz'; known are 'actnorm', "),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest_ones(overrides, message):
