@@ -17,7 +17,7 @@ COMMAND = "idensenet demo"
 
 
 def demo(arguments: list[str]) -> int:
-    parser = Parser("demo", "Fit a flow to the checkerboard in under two minutes.", "idensenet demo --out demo")
+    parser = Parser("demo", "Fit a flow to the checkerboard in two to three minutes.", "idensenet demo --out demo")
     parser.add_argument("--out", type=str, default="demo", help="folder of the run; replaces an earlier demo, no other files")
     parser.add_argument("--steps", type=int, default=2500, help="training steps")
     values = parser.read(arguments)
