@@ -4,7 +4,7 @@
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
     python benchmarks/search.py --out runs/search --table                         # the record as a table
 
-Every trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). The
+Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). The
 last 5,000 training images are held out, and 300 of them decide; nobody looks at the test images. Several processes may share
 a folder: each takes the next trial that nobody has begun.
 """

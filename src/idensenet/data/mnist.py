@@ -82,7 +82,7 @@ class IdxSet:
         for part, split in (("train", train), ("t10k", test)):
             if split.x.shape[1:] != (1, 28, 28) or split.y is None:
                 raise DataError(
-                    f"{where} holds samples of shape {split.x.shape[1:]}; those of {self.title} are (1, 28, 28), with labels."
+                    f"{where} holds samples of shape {split.x.shape[1:]}; {self.title} has (1, 28, 28), with labels."
                 )
             for name, array in ((f"{part}-images-idx3-ubyte", split.x[:, 0]), (f"{part}-labels-idx1-ubyte", split.y)):
                 digest = _md5(array)
@@ -101,7 +101,7 @@ class IdxSet:
         return {name: path for name, path in found.items() if path is not None}
 
     def _is_ours(self, folder: Path) -> bool:
-        """Whether the labels in a folder, which are small, are those of this data set."""
+        """Whether the test labels in a folder do not belong to another data set with files of the same names."""
         labels = self._find(folder).get("t10k-labels-idx1-ubyte")
         others = [other for other in SETS if other is not self]
         return labels is None or _md5(read_idx(labels)) not in [other.md5["t10k-labels-idx1-ubyte"] for other in others]
