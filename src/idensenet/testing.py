@@ -90,12 +90,12 @@ def check_activation(activation: Activation, limit: float = 30.0, points: int = 
                 )
         folded = activation.folded()
         inner = 1.0 if folded.inner is None else folded.inner[block]
-        outer = 1.0 if folded.outer is None else folded.outer[block]
-        own = [each[block] for each in folded.own]
-        core, core_slopes = activation.curves(inner * x, *own)
-        for value, slope, folded_value, folded_slope in zip(values, slopes, core, core_slopes(), strict=True):
-            _close(outer * folded_value, value, 1e-9, "the folded activation")
-            _close(outer * inner * folded_slope, slope, 1e-9, "a slope of the folded activation")
+        core, core_slopes = activation.curves(inner * x, *[each[block] for each in folded.own])
+        each = [torch.ones_like(x) if slope is None else slope for slope in core_slopes()]
+        pairs = zip(values, slopes, folded.unfolded(core, block), folded.unfolded(each, block), strict=True)
+        for value, slope, folded_value, folded_slope in pairs:
+            _close(folded_value, value, 1e-9, "the folded activation")
+            _close(inner * folded_slope, slope, 1e-9, "a slope of the folded activation")
 
 
 def check_log_det(

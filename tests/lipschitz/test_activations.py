@@ -111,9 +111,10 @@ def test_factors_in_front_and_behind_make_the_same_activation(name, beta, behind
     x = torch.tensor([[-30.0, -1.0, 0.0, 1e-3, 2.0, 40.0]])
     folded = made.folded(behind)
     for k in range(2):
-        inner, outer = (1.0 if factor is None else factor[k] for factor in (folded.inner, folded.outer))
-        values = [outer * part for part in made.curves(inner * x, *[own[k] for own in folded.own])[0]]
-        torch.testing.assert_close(torch.cat(values, 1), made(x, k), rtol=1e-5, atol=1e-6)
+        inner = 1.0 if folded.inner is None else folded.inner[k]
+        values, _ = made.curves(inner * x, *[own[k] for own in folded.own])
+        found = torch.cat(folded.unfolded(values, k), 1)
+        torch.testing.assert_close(found, plain_activation(made, x, k), rtol=1e-5, atol=1e-6)
     if not behind:
         assert folded.inner is None  # no weight stands before it
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,22 +19,36 @@ from torch import Tensor, nn
 
 from idensenet.registry import Registry
 
-Branches = tuple[Tensor, ...]
-Curves = tuple[Branches, Callable[[], Branches]]
+Values = tuple[Tensor, ...]
+Slopes = tuple[Tensor | None, ...]  # None, though never the first, stands for a slope of one
+Curves = tuple[Values, Callable[[], Slopes]]
+Mix = tuple[tuple[float, ...], ...]
 SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What a stack prepares of an activation: phi(x) = outer * core(inner * x), each [K].
+    """What a stack prepares of an activation: phi(x) = outer * mix core(inner * x), with `inner` and `outer` of shape [K].
 
-    `inner` goes into the rows of the weight before it, `outer` into the columns of the weight behind it, so that neither
-    costs a pass over the features; `own` are the parameters that the core takes itself.
+    `inner` goes into the rows of the weight before it, `outer` and `mix`, a matrix, into the columns of the weight behind it,
+    so that none of them costs a pass over the features; `own` are the parameters that the core takes itself.
     """
 
     inner: Tensor | None = None
     outer: Tensor | None = None
     own: tuple[Tensor, ...] = ()
+    mix: Mix | None = None
+
+    def unfolded(self, parts: Sequence[Tensor], block: int) -> Values:
+        """What phi makes of the parts of the core, for one block."""
+        mixed = parts if self.mix is None else [combined(row, parts) for row in self.mix]
+        return tuple(mixed if self.outer is None else [self.outer[block] * part for part in mixed])
+
+
+def combined(factors: Sequence[float], parts: Sequence[Tensor]) -> Tensor:
+    """The sum of the parts times their factors."""
+    first, *others = [part if factor == 1 else factor * part for factor, part in zip(factors, parts, strict=True) if factor]
+    return sum(others, first)
 
 
 class Activation(nn.Module, ABC):
@@ -71,20 +85,20 @@ class Activation(nn.Module, ABC):
         """A bound on the Lipschitz constant in a p-norm, for all values of the parameters."""
         return 1.0
 
-    def linearize(self, x: Tensor, block: int = 0) -> tuple[Branches, Branches]:
+    def linearize(self, x: Tensor, block: int = 0) -> tuple[Values, Values]:
         """The values of one block's activation at x, and their derivatives."""
-        values, slopes, outer = self._at(x, block)
-        return tuple(outer * value for value in values), tuple(outer * slope for slope in slopes())
+        folded, values, slopes = self._at(x, block)
+        each = [torch.ones_like(x) if slope is None else slope for slope in slopes()]
+        return folded.unfolded(values, block), folded.unfolded(each, block)
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
         """The activation of one block, its values concatenated along channels."""
-        values, _, outer = self._at(x, block)
-        return outer * torch.cat(values, 1)
+        folded, values, _ = self._at(x, block)
+        return torch.cat(folded.unfolded(values, block), 1)
 
-    def _at(self, x: Tensor, block: int) -> tuple[Branches, Callable[[], Branches], Tensor | float]:
+    def _at(self, x: Tensor, block: int) -> tuple[Folded, Values, Callable[[], Slopes]]:
         folded = self.folded(behind=False)
-        values, slopes = self.curves(x, *[each[block] for each in folded.own])
-        return values, slopes, 1.0 if folded.outer is None else folded.outer[block]
+        return folded, *self.curves(x, *[each[block] for each in folded.own])
 
 
 def swish(x: Tensor, b: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
@@ -155,14 +169,15 @@ class CLipSwish(Swish):
         super().__init__(blocks, norm)
         self.scale = 1 / (1.1 * self.divisors[self.norm])
 
+    def folded(self, behind: bool = True) -> Folded:
+        return replace(super().folded(behind), mix=((1.0, 0.0), (1.0, -1.0)))  # swish(-x) = swish(x) - x
+
     def curves(self, x: Tensor, *own: Tensor) -> Curves:
-        value, derivative = swish(x, *own)
-
-        def slopes() -> Branches:
-            slope = derivative()
-            return slope, slope - (own[0] if own else 1)
-
-        return (value, value - (own[0] * x if own else x)), slopes  # swish(-x) = swish(x) - x
+        """swish(x) and x: the second costs nothing, and the weights behind make swish(-x) of both."""
+        value, slope = swish(x, *own)
+        if not own:
+            return (value, x), lambda: (slope(), None)
+        return (value, own[0] * x), lambda: (slope(), own[0].expand_as(x))
 
     def lipschitz(self, norm: float) -> float:
         other = 1 - SWISH_SLOPE

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-from idensenet.lipschitz.activations import Activation, Branches
+from idensenet.lipschitz.activations import Activation, Slopes
 from idensenet.lipschitz.linear import LipschitzMap
 from idensenet.lipschitz.linearmap import LinearMap
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 Part = tuple[Tensor, ...]  # the tensors of one step of one block: [weight, bias,] parameters of the activation
-Slopes = tuple[Branches, ...]
-Pushed = tuple[Tensor, Tensor | None, Slopes]
+Pushed = tuple[Tensor, Tensor | None, tuple[Slopes, ...]]
 AT_ONCE = 1 << 26  # bytes of features
 TINY = 1e-25  # smaller numbers become zero: subnormal ones slow a CPU down a hundredfold
 
@@ -56,13 +55,21 @@ def _joined(kind: type[LipschitzMap], step: Step, before: Tensor, made: Sequence
     return torch.cat(tuple(parts), kind.channels) if len(parts) > 1 else parts[0]
 
 
-def _sloped(kind: type[LipschitzMap], tangent: Tensor, slopes: Branches) -> list[Tensor]:
+def _sloped(kind: type[LipschitzMap], tangent: Tensor, slopes: Slopes) -> list[Tensor]:
     """Tangents of one or several probes times each of the slopes of the samples."""
-    n = slopes[0].shape[kind.samples]
+    n = _samples(kind, slopes)
     if n == 1 or tangent.shape[kind.samples] == n:
-        return [slope * tangent for slope in slopes]
+        return [tangent if slope is None else slope * tangent for slope in slopes]
     probes: Tensor = tangent.unflatten(kind.samples, (-1, n))  # type: ignore[no-untyped-call]
-    return [(slope.unsqueeze(kind.samples) * probes).flatten(kind.samples, kind.samples + 1) for slope in slopes]
+    return [
+        tangent if slope is None else (slope.unsqueeze(kind.samples) * probes).flatten(kind.samples, kind.samples + 1)
+        for slope in slopes
+    ]
+
+
+def _samples(kind: type[LipschitzMap], slopes: Slopes) -> int:
+    assert slopes[0] is not None
+    return slopes[0].shape[kind.samples]
 
 
 def push(plan: Plan, parts: Sequence[Part], x: Tensor, v: Tensor | None = None, slopes: bool = True) -> Pushed:
@@ -85,7 +92,7 @@ def push(plan: Plan, parts: Sequence[Part], x: Tensor, v: Tensor | None = None, 
         tangents = kind.enter(v).to(rounded)
         sizes.append(tangents.shape[kind.samples])
         rows = torch.cat([rows, tangents], kind.samples)
-    found: list[Branches] = []
+    found: list[Slopes] = []
     for step, part in zip(plan.steps, parts, strict=True):
         weight, bias, own = (part[0], part[1], part[2:]) if step.linear else (None, None, part)
         moved = rows if weight is None else kind.product(rows, weight, bias if v is None else None)
@@ -107,7 +114,7 @@ def push(plan: Plan, parts: Sequence[Part], x: Tensor, v: Tensor | None = None, 
     return result, kind.leave(tangent[0].to(x.dtype), v.shape[:2]) if v is not None else None, tuple(found)
 
 
-def pull(plan: Plan, weights: Sequence[Tensor | None], slopes: Slopes, u: Tensor) -> Tensor:
+def pull(plan: Plan, weights: Sequence[Tensor | None], slopes: Sequence[Slopes], u: Tensor) -> Tensor:
     """J' u for vectors [..., batch, *event], given transposed weights, last step first."""
     kind, dtype, lead = plan.kind, u.dtype, u.shape[: -plan.kind.event]
     rows = kind.enter(u)
@@ -118,6 +125,7 @@ def pull(plan: Plan, weights: Sequence[Tensor | None], slopes: Slopes, u: Tensor
             each = waiting.pop()
             made = rows
             if step.dense:
+                assert each[0] is not None
                 grown = len(each) * each[0].shape[kind.channels]
                 kept, made = torch.split(rows, [rows.shape[kind.channels] - grown, grown], kind.channels)
             rows = _slopes_back(kind, made, each)
@@ -128,18 +136,21 @@ def pull(plan: Plan, weights: Sequence[Tensor | None], slopes: Slopes, u: Tensor
     return hardshrink(kind.leave(rows.to(dtype), lead), TINY)
 
 
-def _slopes_back(kind: type[LipschitzMap], rows: Tensor, slopes: Branches) -> Tensor:
+def _slopes_back(kind: type[LipschitzMap], rows: Tensor, slopes: Slopes) -> Tensor:
     """The transposed product with the derivative of an activation."""
-    n = slopes[0].shape[kind.samples]
+    n = _samples(kind, slopes)
     several = rows.shape[kind.samples] != n
     if several:
         rows = rows.unflatten(kind.samples, (-1, n))  # type: ignore[no-untyped-call]
-        slopes = tuple(slope.unsqueeze(kind.samples) for slope in slopes)
+        slopes = tuple(None if slope is None else slope.unsqueeze(kind.samples) for slope in slopes)
     channels = kind.channels + (several and kind.samples < kind.channels)
-    first, *others = rows.chunk(len(slopes), channels)
-    total = slopes[0] * first
-    for slope, part in zip(slopes[1:], others, strict=True):
-        total = torch.addcmul(total, slope, part)
+    parts = rows.chunk(len(slopes), channels)
+    plain = [part for slope, part in zip(slopes, parts, strict=True) if slope is None]
+    total = sum(plain[1:], plain[0]) if plain else None
+    for slope, part in zip(slopes, parts, strict=True):
+        if slope is not None:
+            total = slope * part if total is None else torch.addcmul(total, slope, part)
+    assert total is not None
     return total.flatten(kind.samples, kind.samples + 1) if several else total
 
 
@@ -150,7 +161,7 @@ Pull = Callable[..., Tensor]
 class BranchMap(LinearMap):
     """The Jacobian of a branch at a batch of samples: prepared weights and the slopes between them."""
 
-    def __init__(self, branch: Branch, slopes: Slopes) -> None:
+    def __init__(self, branch: Branch, slopes: Sequence[Slopes]) -> None:
         self.branch, self.slopes = branch, slopes
         self._back: list[Tensor | None] | None = None
 
@@ -160,8 +171,8 @@ class BranchMap(LinearMap):
         tangent, waiting = kind.enter(v).to(self.branch.parts[-1][0].dtype), iter(self.slopes)
         for step, weight in zip(plan.steps, weights, strict=True):
             moved = tangent if weight is None else kind.product(tangent, weight)
-            slopes = next(waiting) if step.activation is not None else ()
-            tangent = _joined(kind, step, tangent, _sloped(kind, moved, slopes)) if slopes else moved
+            made = [moved] if step.activation is None else _sloped(kind, moved, next(waiting))
+            tangent = _joined(kind, step, tangent, made)
         return kind.leave(tangent.to(v.dtype), v.shape[: -kind.event])
 
     def rmatvec(self, u: Tensor) -> Tensor:
@@ -179,7 +190,8 @@ class BranchMap(LinearMap):
 
     def take(self, index: Tensor) -> BranchMap:
         samples = self.branch.plan.kind.samples
-        part = BranchMap(self.branch, tuple(tuple(s.index_select(samples, index) for s in each) for each in self.slopes))
+        chosen = [tuple(None if s is None else s.index_select(samples, index) for s in each) for each in self.slopes]
+        part = BranchMap(self.branch, chosen)
         part._back = self._back
         return part
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,7 +12,6 @@ from torch.nn.functional import pad
 from idensenet.draws import mix
 
 _ROW = 1 << 14  # words of a weight that are done at once
-_SMALL = 1 << 10  # words of a weight up to which it is done together with others
 SKETCH = 64  # numbers in a sketch
 
 
@@ -23,21 +21,15 @@ def _multipliers(device: torch.device) -> Tensor:
     return mix(torch.arange(1, _ROW + 1, device=device)) | 1
 
 
-@lru_cache(maxsize=64)
-def _places(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The multiplier of each word within its layer, and its layer, for layers laid end to end."""
-    multiplier = torch.cat([_multipliers(device)[:n] for n in sizes])
-    segment = torch.repeat_interleave(torch.arange(len(sizes), device=device), torch.tensor(sizes, device=device))
-    return multiplier, segment
-
-
 def _words(weight: Tensor) -> Tensor:
     """The bits in words of at most 32, so that 64-bit sums of products also notice a change of the highest ones."""
     return weight.detach().contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32)
 
 
-def _large_fingerprint(words: Tensor) -> Tensor:
-    multiplier = _multipliers(words.device)
+def _fingerprint(weight: Tensor) -> Tensor:
+    words, multiplier = _words(weight), _multipliers(weight.device)
+    if len(words) <= _ROW:
+        return (words * multiplier[: len(words)]).sum()
     whole = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
     rows = [(part * multiplier).sum(1) for part in torch.split(whole, 16)]  # a part at a time stays in the processor's cache
     rest = words[whole.numel() :]
@@ -47,24 +39,7 @@ def _large_fingerprint(words: Tensor) -> Tensor:
 
 def fingerprints(weights: Sequence[Tensor]) -> Tensor:
     """One int64 per weight, from all its bits; changing any one number changes it. The same on every device."""
-    result = torch.zeros(len(weights), dtype=torch.int64, device=weights[0].device)
-    small = defaultdict(list)  # by their type
-    for i, w in enumerate(weights):
-        words = w.numel() * max(1, w.element_size() // 4)
-        if words > _ROW:
-            result[i] = _large_fingerprint(_words(w))
-        elif words > _SMALL:
-            result[i] = (_words(w) * _multipliers(w.device)[:words]).sum()
-        else:
-            small[w.dtype].append((i, words))
-    for members in small.values():
-        index, sizes = zip(*members, strict=True)
-        multiplier, segment = _places(sizes, result.device)
-        bits = _words(torch.cat([weights[i].detach().reshape(-1) for i in index])).long()
-        result[list(index)] = torch.zeros(len(index), dtype=torch.int64, device=result.device).index_add_(
-            0, segment, bits * multiplier
-        )
-    return result
+    return torch.stack([_fingerprint(weight) for weight in weights])
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.errors import OptionError
-from idensenet.lipschitz.activations import Activation, Folded
+from idensenet.lipschitz.activations import Activation, Folded, Mix, combined
 from idensenet.lipschitz.branch import Branch, Plan, Pull, Push, Step, pull, push
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzMap, maps_of, refresh_norms
@@ -182,24 +182,40 @@ class DenseBlock(Network):
     def fold(self) -> list[list[Tensor]]:
         steps: list[list[Tensor]] = []
         scale: Tensor | None = None  # [K, inputs] of the next map: the concatenation so far
+        mixes: list[tuple[int, Mix | None]] = []  # how many of these inputs come from where, and how they are mixed
         for layer in self.layers:
             if isinstance(layer, LipschitzMap):
-                steps.append([layer.normalized(scale), layer.bias])
+                steps.append(_linear(layer, scale, mixes, Folded()))
                 continue
             assert isinstance(layer, DenseLayer)
             linear, folded = layer.linear, layer.activation.folded()
-            steps.append([*_linear(linear, scale, folded), *folded.own])
+            steps.append([*_linear(linear, scale, mixes, folded), *folded.own])
             a, b = torch.split(layer.lip * layer.eta(), 1, 1)
             b = b if folded.outer is None else b * folded.outer[:, None]
             kept = a.expand(-1, linear.inputs) if scale is None else a * scale
-            scale = torch.cat([kept, b.expand(-1, linear.outputs * layer.activation.expansion)], 1)
+            made = linear.outputs * layer.activation.expansion
+            scale = torch.cat([kept, b.expand(-1, made)], 1)
+            mixes = [*(mixes or [(linear.inputs, None)]), (made, folded.mix)]
         return steps
 
 
-def _linear(linear: LipschitzMap, columns: Tensor | None, behind: Folded) -> list[Tensor]:
-    """Weight and bias of a map, with the inner factor of the activation behind it."""
-    bias = linear.bias if behind.inner is None else linear.bias * behind.inner[:, None]
-    return [linear.normalized(columns, behind.inner), bias]
+def _linear(
+    linear: LipschitzMap, columns: Tensor | None, mixes: Sequence[tuple[int, Mix | None]], behind: Folded
+) -> list[Tensor]:
+    """Weight and bias of a map, with factors and mixes of what stands before it and the inner factor of what is behind it."""
+    weight = linear.normalized(columns, behind.inner)
+    if any(mix for _, mix in mixes):
+        groups = zip(torch.split(weight, [size for size, _ in mixes], 2), mixes, strict=True)
+        weight = torch.cat([part for group, (_, mix) in groups for part in _unmixed(group, mix)], 2)
+    return [weight, linear.bias if behind.inner is None else linear.bias * behind.inner[:, None]]
+
+
+def _unmixed(weight: Tensor, mix: Mix | None) -> list[Tensor]:
+    """The columns W mix, part by part: what the map does to an activation, as a map of the activation's core."""
+    if mix is None:
+        return [weight]
+    parts = weight.chunk(len(mix), 2)
+    return [combined(factors, parts) for factors in zip(*mix, strict=True)]
 
 
 class ResidualNet(Network):
@@ -218,15 +234,15 @@ class ResidualNet(Network):
     def fold(self) -> list[list[Tensor]]:
         steps: list[list[Tensor]] = []
         layers = list(self.layers)
-        outer: Tensor | None = None  # [K] of the activation before
+        before = Folded()
         for i, layer in enumerate(layers):
             if isinstance(layer, Activation):
-                folded = layer.folded(behind=i > 0)
-                outer = folded.outer
-                steps.append(list(folded.own))
+                before = layer.folded(behind=i > 0)
+                steps.append(list(before.own))
                 continue
             assert isinstance(layer, LipschitzMap)
             after = layers[i + 1] if i + 1 < len(layers) else None
             behind = after.folded() if isinstance(after, Activation) else Folded()
-            steps.append(_linear(layer, None if outer is None else outer[:, None], behind))
+            columns = None if before.outer is None else before.outer[:, None]
+            steps.append(_linear(layer, columns, [(layer.inputs, before.mix)], behind))
         return steps
