@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test coverage test-slow check format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,7 +21,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --durations=15 --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --durations=15
+
+coverage: $(STAMP)
+	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --cov --cov-report=term
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow

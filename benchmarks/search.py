@@ -2,11 +2,13 @@
 
     python benchmarks/search.py --data data --out runs/search --model dense       # continued where it stopped
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
+    python benchmarks/search.py --data data --out runs/search --model sizes --steps 1200   # which size for a longer run
     python benchmarks/search.py --out runs/search --table                         # the record as a table
 
-Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). The
-last 5,000 training images are held out, and 300 of them decide; nobody looks at the test images. Several processes may share
-a folder: each takes the next trial that nobody has begun.
+Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). Of
+sizes, larger ones take fewer steps, so that all take about the same time. The last 5,000 training images are held out, and 300
+of them decide; nobody looks at the test images. Several processes may share a folder: each takes the next trial that nobody
+has begun.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ START = {
     "dense": ("cifar10-idensenet-tiny", {"growth": [32, 48, 62], "coeff": 0.99, "lip": 0.999, "beta": 8, "mix": "whiten"}),
     "residual": ("cifar10-resflow-tiny", {"width": 108, "growth": 48, "coeff": 0.99, "beta": 8, "mix": "whiten"}),
 }
+START["sizes"] = START["dense"]
 BOTH: dict[str, dict[str, Any]] = {
     "start": {},
     "no 1x1 convolution": {"mix": "none"},
@@ -69,7 +72,15 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "2-2-1 blocks": {"blocks": [2, 2, 1], "width": 146},
         "CLipSwish": {"activation": "clipswish", "width": 122},
     },
+    "sizes": {
+        "2-2-2 blocks": {},
+        "4-4-4 blocks": {"blocks": [4, 4, 4]},
+        "8-8-8 blocks": {"blocks": [8, 8, 8]},
+        "2-2-2 blocks, twice as wide": {"growth": [64, 96, 124]},
+        "4-4-4 blocks, twice as wide": {"blocks": [4, 4, 4], "growth": [64, 96, 124]},
+    },
 }
+FEWER = {"4-4-4 blocks": 2, "8-8-8 blocks": 4, "2-2-2 blocks, twice as wide": 3, "4-4-4 blocks, twice as wide": 6}
 
 
 def source(root: str) -> Source:
@@ -82,15 +93,16 @@ def source(root: str) -> Source:
 
 def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     base, overrides = START[model]
+    steps = arguments.steps // (FEWER.get(name, 1) if model == "sizes" else 1)
     train = {
         **SETTINGS,
         **changes.get("train", {}),
-        "max_steps": arguments.steps,
+        "max_steps": steps,
         "seed": arguments.seed,
         "threads": 1,
-        "eval_every": arguments.steps,
+        "eval_every": steps,
         "eval_samples": JUDGED,
-        "save_every": arguments.steps,
+        "save_every": steps,
     }
     quiet = {"display": "quiet", "pictures": False, "report": False}
     config = recipe(base).config.replace(**{**overrides, **changes, "train": train, "output": quiet})
@@ -100,7 +112,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
     trainer = Trainer(config, source(arguments.data), folder)
     folder.create(config, base, "python benchmarks/search.py")
     trainer.start()
-    if trainer.train() or trainer.progress.step < arguments.steps:
+    if trainer.train() or trainer.progress.step < steps:
         raise SystemExit(f"{folder.path} was interrupted; remove it, and the mark of the trial, to begin it again.")
     flow = idn.load(folder.path)
     rows = first_rows(trainer.source.test, JUDGED)
@@ -109,7 +121,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
         "model": model,
         "trial": name,
         "parameters": parameters,
-        "steps": arguments.steps,
+        "steps": steps,
         "seed": arguments.seed,
         "seconds": round(trainer.progress.seconds, 1),
         "bits": round(float(nats.mean()), 4),
@@ -120,7 +132,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
 
 
 def search(arguments: argparse.Namespace) -> None:
-    trials = {**BOTH, **OWN[arguments.model]}
+    trials = OWN[arguments.model] if arguments.model == "sizes" else {**BOTH, **OWN[arguments.model]}
     if unknown := sorted(set(arguments.only) - set(trials)):
         raise SystemExit(f"There is no trial {unknown[0]!r}; known are {', '.join(trials)}.")
     arguments.out.mkdir(parents=True, exist_ok=True)

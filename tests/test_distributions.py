@@ -242,8 +242,8 @@ def test_a_flow_is_a_guide_in_pyro():
         pyro.sample("mean", PyroFlow(made))
 
     loss = pyro.infer.Trace_ELBO(num_particles=64, vectorize_particles=True)
-    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 1e-2}), loss)
-    steps = [svi.step() for _ in range(250)]
+    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 2e-2}), loss)
+    steps = [svi.step() for _ in range(120)]
     precision = torch.eye(2) + len(data) * torch.linalg.inv(covariance)
     posterior = torch.linalg.inv(precision)
     mean = posterior @ (torch.linalg.inv(covariance) @ data.sum(0))

@@ -16,6 +16,7 @@ SAYS = {
     "posterior_of_a_simulator": r"parameters (-?\d+\.\d+), exact (-?\d+\.\d+)",
     "images_in_a_folder": r"100 rows in",
 }
+STEPS = {"images_in_a_folder": "5"}  # what it says depends on no training
 
 
 def test_there_are_five_of_less_than_sixty_lines():
@@ -27,7 +28,7 @@ def test_there_are_five_of_less_than_sixty_lines():
 def test_an_example_says_what_it_should_and_draws_a_picture(path, tmp_path):
     picture = tmp_path / "picture.png"
     run = subprocess.run(
-        [sys.executable, str(path), str(picture), "40"],
+        [sys.executable, str(path), str(picture), STEPS.get(path.stem, "40")],
         capture_output=True,
         text=True,
         check=False,

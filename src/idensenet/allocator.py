@@ -1,8 +1,8 @@
-"""Freed memory, kept for the next step.
+"""Freed memory: kept for the next step, or given back at once.
 
 Large blocks go back to the system as soon as they are freed, and the next training step, which asks for the same ones, gets
 empty pages, each with an interruption, which on image models takes a few percent of the processor's time. glibc can be told
-to keep them.
+to keep them. Pieces that it keeps add up, though: where memory counts more than time, it is told to keep none.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"
 
 def keep_freed_memory() -> bool:
     """Tell the C library so, for this whole process. False where it cannot be told, or where the environment has settled it."""
+    return _tell(1 << 30, 2**31 - 1)
+
+
+def give_back_freed_memory() -> bool:
+    """The opposite: blocks of a megabyte and more go back to the system when they are freed. False as above."""
+    return _tell(1 << 20, 1 << 20)
+
+
+def _tell(mmap: int, trim: int) -> bool:
     if any(name in os.environ for name in SETTINGS):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # another C library
         return False
-    return bool(mallopt(MMAP_THRESHOLD, 1 << 30)) and bool(mallopt(TRIM_THRESHOLD, 2**31 - 1))
+    return bool(mallopt(MMAP_THRESHOLD, mmap)) and bool(mallopt(TRIM_THRESHOLD, trim))

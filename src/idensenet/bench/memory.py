@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idensenet.allocator import give_back_freed_memory
 from idensenet.errors import OptionError, StorageError
 
 
@@ -42,6 +43,8 @@ def measure(recipe: str, overrides: dict[str, Any], batch: int) -> dict[str, flo
     if not sys.platform.startswith("linux"):
         raise OptionError("Peak memory is measured on Linux only; leave 'memory' out with --only.")
     flow = build(recipe, **overrides)
+    if overrides.get("train", {}).get("memory") == "save":
+        give_back_freed_memory()  # as `idensenet train` does it
     x = images_for(flow, batch)
     flow.initialize(x)
     step = stepper(flow.train(), x)

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
-from idensenet.config import Config, DataConfig
+from idensenet.config import Config, DataConfig, recipes
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source
 from idensenet.errors import OptionError, StorageError
@@ -173,6 +174,8 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
     arguments = [f"--train.{word[2:]}" if word.partition("=")[0] == "--devices" else word for word in arguments]
     asked = [word for word in arguments if word.startswith("--print_config")]  # only once the recipe is known
     plain = [word for word in arguments if word not in asked]
+    if not (recipe or resume) and plain and plain[0] in recipes():
+        return parse(arguments, plain[0])  # where it mostly stands
     defaults = RunFolder(resume).config() if resume else recipe_config(recipe) if recipe else Config()
     parser = Parser("train", "Train a model of a recipe, or continue a run.", EXAMPLE)
     parser.add_argument(
@@ -210,6 +213,8 @@ def train(arguments: list[str]) -> int:
     if values.dry_run:
         return dry_run(config)
     torch.set_float32_matmul_precision("highest")
+    if config.train.memory == "save":
+        give_back_freed_memory()
     command = shlex.join(["idensenet", "train", *arguments])
     resume = RunFolder(values.resume) if values.resume else None
     return start(config, values.recipe, command, resume, values.step, values.stop_after)
