@@ -97,8 +97,8 @@ def _noise(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> Tenso
 class Convolutions:
     """Layer l's zero-padded convolution on layer l's vector: weights [out, in, k, k] each, vectors [layers, channels, h, w].
 
-    On a processor it is one call after the other, channels last: nearly twice as fast as one call with groups. Elsewhere it is
-    one call, since there the number of calls counts.
+    On a processor it is one call after the other, which is faster than one call with groups. Elsewhere it is one call, since
+    there the number of calls counts.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
@@ -110,17 +110,14 @@ class Convolutions:
 
     def _kernels(self, back: bool) -> list[Tensor]:
         if back not in self.kernels:
-            turned = [w.transpose(0, 1).flip(2, 3) if back else w for w in self.layers]
-            self.kernels[back] = [w.contiguous(memory_format=torch.channels_last) for w in turned]
+            self.kernels[back] = [w.transpose(0, 1).flip(2, 3).contiguous() if back else w for w in self.layers]
         return self.kernels[back]
 
     def __call__(self, x: Tensor, transposed: bool = False) -> Tensor:
         x = F.hardshrink(x, 1e-20)  # subnormal numbers slow a CPU down a hundredfold
         back = transposed != self.turned
         if self.one_by_one:
-            rows = [v.contiguous(memory_format=torch.channels_last) for v in torch.split(x, 1)]
-            pairs = zip(rows, self._kernels(back), strict=True)
-            return torch.cat([F.conv2d(v, w, padding=self.pad).contiguous() for v, w in pairs])
+            return torch.stack([F.conv2d(v, w, padding=self.pad) for v, w in zip(x, self._kernels(back), strict=True)])
         apply = F.conv_transpose2d if back else F.conv2d
         y = apply(x.flatten(0, 1)[None], torch.cat(self.layers), padding=self.pad, groups=len(self.layers))
         return y.view(len(x), -1, *x.shape[2:])
@@ -219,7 +216,7 @@ def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor | None, lim
     rest = _each(torch.addcmul(ax, value[:, None, None, None], x, value=-1))
     todo = ((rest > 10 * small * value) | lost).nonzero().flatten()
     if len(todo):
-        calm_steps, most = (5, limit) if bool(lost.any()) else (2, min(limit, WARM_STEPS))
+        calm_steps, most = (8, limit) if bool(lost.any()) else (2, min(limit, WARM_STEPS))
         part = W if len(todo) == len(x) else W.take(todo)
         best = climb(part, x[todo], ax[todo], small, calm_steps, most)
         moved = part(best)
@@ -264,26 +261,16 @@ def climb(W: Convolutions, x: Tensor, ax: Tensor, small: float, calm_steps: int,
 
 def _best_in_span(gram: Tensor, form: Tensor) -> Tensor:
     """Of three vectors with the given inner products, the mixtures that are the unit vector with the largest form, and the
-    unit vector of the way to it from the first one: [layers, 2, 3]. The third and then the second are left out where they add
-    nothing but rounding."""
-    first, last, step = (torch.eye(3, dtype=gram.dtype, device=gram.device)[i].expand(len(gram), 3) for i in (0, 2, 1))
-    frame: list[Tensor] = []
-
-    def inner(a: Tensor, b: Tensor) -> Tensor:
-        return (a[:, None] @ gram @ b[:, :, None])[:, 0]  # an einsum of three would search for a path, which takes longer
-
-    for vector in (first, last, step):
-        size = inner(vector, vector).clamp(min=0).sqrt()
-        for other in frame:
-            vector = vector - inner(vector, other) * other
-        rest = inner(vector, vector).clamp(min=0).sqrt()
-        enough = (rest > 1e-3 * size) & (rest > 0)
-        frame.append(torch.where(enough, vector / torch.where(enough, rest, 1.0), 0.0))
-    T = torch.stack(frame, 1)
-    small = T @ form @ T.mT
-    best = torch.linalg.eigh((small + small.mT) / 2).eigenvectors[:, :, -1]
+    unit vector of the way to it from the first one: [layers, 2, 3]. Directions that are nothing but rounding are left out."""
+    squares = gram.diagonal(dim1=1, dim2=2)
+    size = torch.where(squares > 1e-60, squares.clamp(min=1e-60).rsqrt(), 0.0)
+    scale = size[:, :, None] * size[:, None, :]
+    values, vectors = torch.linalg.eigh(gram * scale)
+    frame = vectors * torch.where(values > 1e-6, values.clamp(min=1e-6).rsqrt(), 0.0)[:, None]
+    best = (frame @ torch.linalg.eigh(frame.mT @ (form * scale) @ frame).eigenvectors[:, :, -1:])[:, :, 0] * size
     way = torch.cat([torch.zeros_like(best[:, :1]), best[:, 1:]], 1)
-    return torch.stack([best, way / way.norm(dim=1, keepdim=True).clamp(min=1e-30)], 1) @ T
+    length = (way[:, None] @ gram @ way[:, :, None])[:, 0].clamp(min=1e-60).sqrt()
+    return torch.stack([best, way / length], 1)
 
 
 def convolution_norm_gradient(u: Tensor, v: Tensor, kernel: int) -> Tensor:
