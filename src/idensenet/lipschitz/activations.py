@@ -104,10 +104,10 @@ class Activation(nn.Module, ABC):
 def swish(x: Tensor, b: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
     """t sigmoid(t) with t = b x, or t = x, and its derivative in x."""
     t = x if b is None else b * x
-    s = torch.sigmoid(t)
-    value = t * s
+    value = F.silu(t)
 
     def slope() -> Tensor:
+        s = torch.sigmoid(t)
         derivative = torch.addcmul(s, value, 1 - s)
         return derivative if b is None else b * derivative
 
