@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
+TESTS := OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow"
 
 .PHONY: demo test coverage test-slow check format clean
 
@@ -21,10 +22,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --durations=15
+	$(TESTS) --durations=15
 
 coverage: $(STAMP)
-	OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow" --cov --cov-report=term
+	$(TESTS) --cov --cov-report=term
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow

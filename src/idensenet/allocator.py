@@ -2,7 +2,7 @@
 
 Large blocks go back to the system as soon as they are freed, and the next training step, which asks for the same ones, gets
 empty pages, each with an interruption, which on image models takes a few percent of the processor's time. glibc can be told
-to keep them. Pieces that it keeps add up, though: where memory counts more than time, it is told to keep none.
+to keep them. What it keeps raises the peak, so training that saves memory tells it to give large blocks back.
 """
 
 from __future__ import annotations

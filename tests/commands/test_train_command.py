@@ -208,6 +208,15 @@ def test_a_recipe_counts_wherever_it_stands(tmp_path):
     assert (first.model.block, first.train.max_steps, first.train.lr) == ("residual", 7, 0.5)
 
 
+@pytest.mark.parametrize(("memory", "times"), [("keep", 0), ("save", 1)])
+def test_training_that_saves_memory_gives_freed_memory_back(tmp_path, monkeypatch, memory, times):
+    told = []
+    monkeypatch.setattr("idensenet.commands.train.give_back_freed_memory", lambda: told.append(memory))
+    words = ["--train.max_steps", "1", "--train.memory", memory, "--output.dir", str(tmp_path / "run")]
+    assert main(["train", *TINY, *words]) == 0
+    assert told == [memory] * times
+
+
 @pytest.mark.parametrize("words", [["--model.norm", "inf"], ["--model.norm=infinity"], ["--model.norm", ".inf"]])
 def test_infinity_is_written_as_people_write_it(words):
     config, _ = parse(["toy-idensenet", *words])
