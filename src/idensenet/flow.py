@@ -171,7 +171,8 @@ class Flow(nn.Module):
         self._check_start(batch, context)
         with torch.no_grad(), EXACT.products(self.device):
             x = self.preprocess.encode(self.dequantize(batch))
-            self._initialize_body(x, Call(self._draws(batch, None), self.prepare().body, self._given(context, len(batch))))
+            given = self._given(context, len(batch))
+            self._initialize_body(x, Call(self._draws(batch, None), self.prepare().body, given, log_det=False, learn=True))
 
     def standardize(self, data: Tensor, context: Tensor | None = None) -> None:
         """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise."""
@@ -187,10 +188,16 @@ class Flow(nn.Module):
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
 
     def _initialize_body(self, x: Tensor, call: Call) -> None:
-        self.body.start(x, call)
+        self.body.push(x, call)
 
     def _before(
-        self, x: Tensor, generator: torch.Generator | None, dequantized: bool, context: Tensor | None, prepared: Prepared
+        self,
+        x: Tensor,
+        generator: torch.Generator | None,
+        dequantized: bool,
+        context: Tensor | None,
+        prepared: Prepared,
+        log_det: bool = True,
     ) -> tuple[Tensor, Tensor, Call]:
         """The input of the body, the log-determinant so far, and the call for the body."""
         self._check_data(x, dequantized)
@@ -198,8 +205,8 @@ class Flow(nn.Module):
         if self.levels is not None and not dequantized:
             x = dequantize(x, self.dtype, draws.fold(0))
         given = self._given(context, len(x))
-        x, log_det = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
-        return x, log_det, Call(draws.fold(1), prepared.body, given)
+        x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
+        return x, before, Call(draws.fold(1), prepared.body, given, log_det)
 
     def _encode(
         self,
@@ -305,8 +312,8 @@ class Flow(nn.Module):
         """The inverse alone, with no log-determinant."""
         with EXACT.products(self.device):
             draws, given, prepared = self._draws(z, None), self._given(context, len(z)), prepared or self.prepare()
-            x = self.body.pull_value(z, Call(draws, prepared.body, given))
-            return self.preprocess.pull_value(x, Call(draws, prepared.preprocess, given))
+            x, _ = self.body.pull(z, Call(draws, prepared.body, given, log_det=False))
+            return self.preprocess.pull(x, Call(draws, prepared.preprocess, given, log_det=False))[0]
 
     def sample_and_log_prob(
         self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
@@ -365,7 +372,7 @@ class Flow(nn.Module):
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
         with torch.no_grad(), EXACT.products(self.device):
-            call = Call(self._draws(z, None), self.prepare().body, self._given(context, len(z)))
+            call = Call(self._draws(z, None), self.prepare().body, self._given(context, len(z)), log_det=False)
             return inverse_error(self.named_blocks(), self.body, z, call)
 
     # The concatenation

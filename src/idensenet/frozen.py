@@ -69,9 +69,9 @@ class FrozenFlow(nn.Module):
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """z = F(x) alone, with no log-determinant; for images x holds levels plus noise."""
         given = None if context is None else self.flow._given(context, len(x))
-        call = Call(GeneratorDraws(), self.prepared.preprocess, given)
-        rows = self.flow.preprocess.push_value(x, call)
-        return self.flow.body.push_value(rows, Call(call.draws, self.prepared.body, call.context))
+        draws = GeneratorDraws()
+        rows, _ = self.flow.preprocess.push(x, Call(draws, self.prepared.preprocess, given, log_det=False))
+        return self.flow.body.push(rows, Call(draws, self.prepared.body, given, log_det=False))[0]
 
     @torch.no_grad()
     def decode(self, z: Tensor, context: Tensor | None = None) -> Tensor:

@@ -60,7 +60,7 @@ def inverse_error(blocks: NamedBlocks, body: Bijection, z: Tensor, call: Call) -
     for part, given in reversed(parts):
         if not isinstance(part, ResidualBlock):
             bound = divided(bound, part.bi_lipschitz(norms)[0])
-            z = part.pull_value(z, given)
+            z, _ = part.pull(z, given)
             continue
         solutions = part.solve(z, given, raises=False)
         scales = [1.0] * part.blocks if part.norm is None else torch.exp(part.norm.log_scale.double()).amin(1).tolist()

@@ -95,9 +95,29 @@ class HybridFlow(Flow):
 
     def _initialize_body(self, x: Tensor, call: Call) -> None:
         for i, scale in enumerate(self.scales):
-            x = scale.start(x, call.part(i))
+            x, _ = scale.push(x, call.part(i))
             if self.classifier.wants(i):
                 self.classifier.initialize(i, x)
+
+    def _encode_and_classify(
+        self,
+        x: Tensor,
+        generator: torch.Generator | None,
+        context: Tensor | None,
+        prepared: Prepared | None,
+        log_det: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """z, the log-determinant if it is wanted, and the class logits."""
+        prepared = prepared or self.prepare()
+        with prepared.precision.products(self.device):
+            x, total, call = self._before(x, generator, False, context, prepared, log_det)
+            features = []
+            for i, scale in enumerate(self.scales):
+                x, more = scale.push(x, call.part(i))
+                total = total + more
+                if self.classifier.wants(i):
+                    features.append(x)
+            return x, total, self.classifier(features)
 
     def classify(
         self,
@@ -107,16 +127,7 @@ class HybridFlow(Flow):
         prepared: Prepared | None = None,
     ) -> Tensor:
         """Class logits, [batch, classes]; no log-determinant is computed."""
-        prepared = prepared or self.prepare()
-        with prepared.precision.products(self.device):
-            x, _, call = self._before(x, generator, False, context, prepared)
-            features = []
-            for i, scale in enumerate(self.scales):
-                x = scale.push_value(x, call.part(i))
-                if self.classifier.wants(i):
-                    features.append(x)
-            logits: Tensor = self.classifier(features)
-        return logits
+        return self._encode_and_classify(x, generator, context, prepared, log_det=False)[2]
 
     def log_prob_and_logits(
         self,
@@ -126,14 +137,5 @@ class HybridFlow(Flow):
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
         """log p(x) and the class logits, from one pass."""
-        prepared = prepared or self.prepare()
-        with prepared.precision.products(self.device):
-            x, total, call = self._before(x, generator, False, context, prepared)
-            features = []
-            for i, scale in enumerate(self.scales):
-                x, log_det = scale.push(x, call.part(i))
-                total = total + log_det
-                if self.classifier.wants(i):
-                    features.append(x)
-            logits: Tensor = self.classifier(features)
-        return self.base_log_prob(x) + total, logits
+        z, total, logits = self._encode_and_classify(x, generator, context, prepared)
+        return self.base_log_prob(z) + total, logits

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from idensenet.bijections import ActNorm, Chain, ResidualBlock, Split
-from idensenet.bijections.actnorm import _Affine
 from idensenet.errors import OptionError, ShapeError, UninitializedError
 from idensenet.lipschitz import Pieces, dense_block
 
@@ -144,34 +143,3 @@ def test_training_moves_scale_and_shift():
     (y.square().sum() - log_det.sum()).backward()
     assert norm.log_scale.grad.abs().min() > 0
     assert norm.shift.grad.abs().min() > 0
-
-
-def affine_inputs(shape):
-    channels = (1, 2, *[1] * (len(shape) - 2))
-    return [torch.randn(each, dtype=torch.float64) for each in (shape, channels, channels)]
-
-
-@pytest.mark.parametrize("shape", [(3, 2), (3, 2, 4, 4)])
-def test_derivatives_of_both_orders_and_directions(shape):
-    """Its own backward pass keeps the output in place of the input."""
-    inputs = [each.requires_grad_() for each in affine_inputs(shape)]
-    assert torch.autograd.gradcheck(_Affine.apply, inputs, check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(_Affine.apply, inputs)
-
-
-@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd, torch.func.hessian])
-@pytest.mark.parametrize("argument", range(3))
-def test_it_can_be_transformed_as_plain_arithmetic_can(transform, argument):
-    inputs = affine_inputs((3, 2, 4, 4))
-    plain = lambda x, log_scale, shift: torch.exp(log_scale) * (x + shift)  # noqa: E731
-    ours, theirs = (transform(lambda *z, f=f: (f(*z) ** 2).sum((1, 2, 3)), argument)(*inputs) for f in (_Affine.apply, plain))
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
-def test_only_what_comes_out_is_kept():
-    norm, x, kept = ActNorm(3).double(), batch(16, 3, 4, 2), []
-    norm.initialize(x)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        y = norm(x.requires_grad_())[0]
-    wide = {each.untyped_storage().data_ptr() for each in kept if each.numel() == x.numel()}
-    assert wide == {y.untyped_storage().data_ptr()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,36 +10,6 @@ from torch import Tensor, nn
 from idensenet.bijections.base import Bijection, Call, constant_log_det
 from idensenet.errors import ShapeError, UninitializedError
 from idensenet.lipschitz.certificate import OperatorNorms
-
-
-class _Affine(torch.autograd.Function):
-    """exp(log_scale) * (x + shift). Saves only its output, which the next block saves anyway."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
-        return torch.exp(log_scale) * (x + shift)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(output, inputs[1])
-        ctx.save_for_forward(output, inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        y, log_scale = ctx.saved_tensors
-        grad_x = grads[0] * torch.exp(log_scale)
-        return grad_x, (grads[0] * y).sum_to_size(log_scale.shape), grad_x.sum_to_size(log_scale.shape)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        x, log_scale, shift = tangents
-        y, scale = ctx.saved_tensors[0], torch.exp(ctx.saved_tensors[1])
-        found = torch.zeros_like(y)
-        for term in (x, shift):
-            found = found if term is None else found + scale * term
-        return found if log_scale is None else found + y * log_scale
 
 
 class ActNorm(Bijection):
@@ -79,8 +48,7 @@ class ActNorm(Bijection):
         """One block's scale and shift."""
         self._check(x)
         shape = (1, -1, *[1] * (x.ndim - 2))
-        y: Tensor = _Affine.apply(x, log_scale.view(shape), shift.view(shape))  # type: ignore[no-untyped-call]
-        return y
+        return torch.exp(log_scale.view(shape)) * (x + shift.view(shape))
 
     def affine_inverse(self, y: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
         """The inverse of `affine`."""
@@ -111,11 +79,9 @@ class ActNorm(Bijection):
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ShapeError(f"This ActNorm takes {self.channels} channels, not a tensor of shape {tuple(x.shape)}.")
 
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        self.learn(x)
-        return self.push_value(x, call)
-
     def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        if call.learn:
+            self.learn(x)
         self.check_ready()
         return self.affine(x, self.log_scale[0], self.shift[0]), self.log_det(x, self.log_scale[0])
 

@@ -24,24 +24,27 @@ class Call:
         draws: The source of random numbers.
         prepared: What `prepared` of the bijection returned: normalised weights.
         context: A vector for each sample, or None.
+        log_det: Whether the log-determinant is wanted. If not, one that costs anything may be left at zero.
+        learn: Whether to take from this batch what is to be taken from data, once.
     """
 
     draws: Draws
     prepared: Any = None
     context: Tensor | None = None
+    log_det: bool = True
+    learn: bool = False
 
     def part(self, i: int) -> Call:
         """The call for the i-th part."""
-        return Call(self.draws.fold(i), self.prepared[i], self.context)
+        return Call(self.draws.fold(i), self.prepared[i], self.context, self.log_det, self.learn)
 
 
 class Bijection(nn.Module, ABC):
     """An invertible map of [batch, *event]. Value and log-determinant travel together, both ways.
 
     To write one, implement `push`, `pull` and `bi_lipschitz`. Override `prepared` if something depends on the weights alone and
-    is worth computing once per call, `push_value` and `pull_value` if the log-determinant is what costs, and `start` to take
-    values from data. Everybody else calls `forward`, `inverse`, `encode`, `decode` and `initialize`. All of them take a
-    `context` [batch, features]; a bijection that has no use for it ignores it.
+    is worth computing once per call. Everybody else calls `forward`, `inverse`, `encode`, `decode` and `initialize`, which all
+    take a `context` [batch, features]; a bijection that has no use for it ignores it.
     """
 
     @abstractmethod
@@ -60,18 +63,6 @@ class Bijection(nn.Module, ABC):
         """What `push` and `pull` find in `call.prepared`, given norms that are up to date."""
         return None
 
-    def push_value(self, x: Tensor, call: Call) -> Tensor:
-        """F(x) alone."""
-        return self.push(x, call)[0]
-
-    def pull_value(self, y: Tensor, call: Call) -> Tensor:
-        """The inverse alone."""
-        return self.pull(y, call)[0]
-
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        """Take from a batch what is to be taken from data, once; returns F(x)."""
-        return self.push_value(x, call)
-
     # For everybody
 
     def prepare(self, precision: Precision = EXACT) -> Any:
@@ -79,9 +70,9 @@ class Bijection(nn.Module, ABC):
         refresh_norms(self)
         return self.prepared(precision)
 
-    def call(self, x: Tensor, draws: Draws | None, context: Tensor | None) -> Call:
+    def call(self, x: Tensor, draws: Draws | None, context: Tensor | None, log_det: bool = True, learn: bool = False) -> Call:
         """A call of this bijection on its own."""
-        return Call(draws or default_draws(x, self.training), self.prepare(), context)
+        return Call(draws or default_draws(x, self.training), self.prepare(), context, log_det, learn)
 
     def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y = F(x), and log|det J_F(x)| of shape [batch]."""
@@ -96,17 +87,18 @@ class Bijection(nn.Module, ABC):
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """F(x) alone."""
         with EXACT.products(x.device):
-            return self.push_value(x, self.call(x, None, context))
+            return self.push(x, self.call(x, None, context, log_det=False))[0]
 
     def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
         """The inverse alone."""
         with EXACT.products(y.device):
-            return self.pull_value(y, self.call(y, None, context))
+            return self.pull(y, self.call(y, None, context, log_det=False))[0]
 
+    @torch.no_grad()
     def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Take from a batch what is to be taken from data, once; returns F(x)."""
         with EXACT.products(x.device):
-            return self.start(x, self.call(x, None, context))
+            return self.push(x, self.call(x, None, context, log_det=False, learn=True))[0]
 
 
 def constant_log_det(x: Tensor, value: Tensor) -> Tensor:

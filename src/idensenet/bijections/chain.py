@@ -42,21 +42,6 @@ class Chain(Bijection):
             total = total + log_det
         return y, total
 
-    def push_value(self, x: Tensor, call: Call) -> Tensor:
-        for i, part in enumerate(self):
-            x = part.push_value(x, call.part(i))
-        return x
-
-    def pull_value(self, y: Tensor, call: Call) -> Tensor:
-        for i, part in reversed(list(enumerate(self))):
-            y = part.pull_value(y, call.part(i))
-        return y
-
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        for i, part in enumerate(self):
-            x = part.start(x, call.part(i))
-        return x
-
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         lower = upper = 1.0
         for part in self:
@@ -80,12 +65,6 @@ class Invert(Bijection):
 
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         return self.inner.push(y, call)
-
-    def push_value(self, x: Tensor, call: Call) -> Tensor:
-        return self.inner.pull_value(x, call)
-
-    def pull_value(self, y: Tensor, call: Call) -> Tensor:
-        return self.inner.push_value(y, call)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.inner.bi_lipschitz(norms)

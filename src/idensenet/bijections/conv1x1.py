@@ -31,15 +31,13 @@ class InvertibleConv1x1(Bijection):
         self.register_buffer("initialized", torch.tensor(not whiten))
 
     @torch.no_grad()
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        if not bool(self.initialized):
-            rows = x.transpose(0, 1).flatten(1).double()
-            rows = rows - rows.mean(1, keepdim=True)
-            values, vectors = torch.linalg.eigh(rows @ rows.T / rows.shape[1])
-            floor = 1e-6 * values[-1].clamp(min=1e-12)  # a direction without any spread keeps a finite scale
-            self.weight.copy_((vectors * values.clamp(min=float(floor)).rsqrt()) @ vectors.T)
-            self.initialized.fill_(True)
-        return self.push_value(x, call)
+    def _learn(self, x: Tensor) -> None:
+        rows = x.transpose(0, 1).flatten(1).double()
+        rows = rows - rows.mean(1, keepdim=True)
+        values, vectors = torch.linalg.eigh(rows @ rows.T / rows.shape[1])
+        floor = 1e-6 * values[-1].clamp(min=1e-12)  # a direction without any spread keeps a finite scale
+        self.weight.copy_((vectors * values.clamp(min=float(floor)).rsqrt()) @ vectors.T)
+        self.initialized.fill_(True)
 
     def _mix(self, weight: Tensor, x: Tensor) -> Tensor:
         if x.shape[1] != len(weight):
@@ -50,6 +48,8 @@ class InvertibleConv1x1(Bijection):
         return constant_log_det(x, torch.linalg.slogdet(self.weight).logabsdet * (math.prod(x.shape[1:]) // len(self.weight)))
 
     def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        if call.learn and not bool(self.initialized):
+            self._learn(x)
         return self._mix(self.weight, x), self._log_det(x)
 
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from idensenet.bijections.actnorm import ActNorm
-from idensenet.bijections.base import Bijection, Call
+from idensenet.bijections.base import Bijection, Call, no_log_det
 from idensenet.errors import OptionError
 from idensenet.lipschitz.branch import Branch, Plan
 from idensenet.lipschitz.certificate import OperatorNorms
@@ -81,10 +82,11 @@ class ResidualBlock(Bijection):
             return branches
         return [Given(g, each) for g, each in zip(branches, self.g.embedded(call.context).unbind(), strict=True)]
 
-    def _scales(self) -> list[tuple[Tensor, Tensor]] | list[None]:
+    def _scales(self, ready: bool = True) -> list[tuple[Tensor, Tensor]] | list[None]:
         if self.norm is None:
             return [None] * self.blocks
-        self.norm.check_ready()
+        if ready:
+            self.norm.check_ready()
         return self.norm.rows()
 
     # Both ways
@@ -93,19 +95,30 @@ class ResidualBlock(Bijection):
         """F(x), and the estimate of its log-determinant with a standard error where there is one."""
         self.g.check(x)
         method = self.log_det if self.training else self.eval_log_det
-        scales, x = self._scales(), self.g.plan.kind.laid_out(x)
+        scales, x = self._scales(ready=not call.learn), self.g.plan.kind.laid_out(x)
+        whole = self.walk is not None and call.log_det and not self.save and torch.is_grad_enabled()
         found: list[Tensor] = []
-        if self.walk is not None and isinstance(method, ExactLogDet) and torch.is_grad_enabled() and not self.save:
+        if whole and isinstance(method, ExactLogDet):
             embedded = [self.g.embedded(call.context)] if isinstance(self.g, ConditionalNetwork) else []
             factors = [] if self.norm is None else [self.norm.log_scale, self.norm.shift]
+            assert self.walk is not None
             y, measures = self.walk(x, call.prepared.steps, embedded, factors)
             found = list(measures.unbind())
         else:
             y = x
             for k, (g, scale) in enumerate(zip(self.branches(call), scales, strict=True)):
-                gx, measured = method.measure(g, y, call.draws.fold(k), self.series, self.save)
-                y = y + gx if scale is None or self.norm is None else self.norm.affine(y + gx, *scale)
-                found.append(measured)
+                if call.log_det:
+                    gx, measured = method.measure(g, y, call.draws.fold(k), self.series, self.save)
+                    found.append(measured)
+                else:
+                    gx = g(y)
+                y = y + gx
+                if scale is not None and self.norm is not None:
+                    if call.learn:
+                        self.norm.learn(y, k)
+                    y = self.norm.affine(y, *scale)
+        if not call.log_det:
+            return y, Estimate(no_log_det(x))
         estimate = method.total(found, self.series)
         if self.norm is None:
             return y, estimate
@@ -115,25 +128,8 @@ class ResidualBlock(Bijection):
         y, estimate = self.estimate(x, call)
         return y, estimate.value
 
-    def push_value(self, x: Tensor, call: Call) -> Tensor:
-        self.g.check(x)
-        x = self.g.plan.kind.laid_out(x)
-        for g, scale in zip(self.branches(call), self._scales(), strict=True):
-            x = x + g(x)
-            x = x if scale is None or self.norm is None else self.norm.affine(x, *scale)
-        return x
-
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        self.g.check(x)
-        for k, g in enumerate(self.branches(call)):
-            x = x + g(x)
-            if self.norm is not None:
-                self.norm.learn(x, k)
-                x = self.norm.affine(x, self.norm.log_scale[k], self.norm.shift[k])
-        return x
-
     def solve(self, y: Tensor, call: Call, raises: bool = True) -> list[Solution]:
-        """The inverse of every block as the solver found it, in the order of the blocks; no gradient.
+        """The inverse of every block as the solver found it, in the order of the blocks, with implicit gradients.
 
         Args:
             y: What the last block returned.
@@ -142,27 +138,18 @@ class ResidualBlock(Bijection):
         """
         self.g.check(y)
         found: list[Solution] = []
-        with torch.no_grad():
-            for g, scale in reversed(list(zip(self.branches(call), self._scales(), strict=True))):
-                y = y if scale is None or self.norm is None else self.norm.affine_inverse(y, *scale)
-                found.append(solve(g, y, self.solver))
-                if raises:
-                    found[-1].raise_unless_converged()
-                y = found[-1].value
-        return found[::-1]
-
-    def pull_value(self, y: Tensor, call: Call) -> Tensor:
-        self.g.check(y)
         for g, scale in reversed(list(zip(self.branches(call), self._scales(), strict=True))):
             y = y if scale is None or self.norm is None else self.norm.affine_inverse(y, *scale)
             solution = solve(g, y, self.solver)
-            solution.raise_unless_converged()
+            if raises:
+                solution.raise_unless_converged()
             y = with_implicit_gradient(g, self.solver, solution.value, y)
-        return y
+            found.append(replace(solution, value=y))
+        return found[::-1]
 
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        x = self.pull_value(y, call)
-        return x, -self.push(x, call)[1]
+        x = self.solve(y, call)[0].value
+        return x, -self.push(x, call)[1] if call.log_det else no_log_det(x)
 
     # Guarantees
 

@@ -45,8 +45,8 @@ class Split(Bijection):
             with torch.no_grad():
                 sample = like.new_zeros(1, self.shape[0] - self.kept, *self.shape[1:])
                 some = None if call.context is None else call.context.new_zeros(1, *call.context.shape[1:])
-                one = Call(call.draws, call.prepared, some)
-                self._rest_shape = tuple(self.rest.push_value(sample, one).shape[1:])
+                one = Call(call.draws, call.prepared, some, log_det=False)
+                self._rest_shape = tuple(self.rest.push(sample, one)[0].shape[1:])
         return self._rest_shape
 
     def prepared(self, precision: Precision) -> Any:
@@ -61,18 +61,6 @@ class Split(Bijection):
         done, going = self._latent_parts(y, call)
         going, log_det = self.rest.pull(going, call)
         return torch.cat([done, going], 1), log_det
-
-    def push_value(self, x: Tensor, call: Call) -> Tensor:
-        done, going = self._parts(x)
-        return self._join(done, self.rest.push_value(going, call))
-
-    def pull_value(self, y: Tensor, call: Call) -> Tensor:
-        done, going = self._latent_parts(y, call)
-        return torch.cat([done, self.rest.pull_value(going, call)], 1)
-
-    def start(self, x: Tensor, call: Call) -> Tensor:
-        done, going = self._parts(x)
-        return self._join(done, self.rest.start(going, call))
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.rest.bi_lipschitz(norms)

@@ -55,18 +55,12 @@ class Certificate:
         return all(block.contractive for block in self.blocks)
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=f"Lipschitz certificate, {'inf' if math.isinf(self.norm) else int(self.norm)}-norm")
-        for column in ("block", "L", "layers", "invertible"):
-            table.add_column(column, justify="left" if column == "block" else "right")
+        lines = [f"Lipschitz certificate, {'inf' if math.isinf(self.norm) else int(self.norm)}-norm"]
         for block in self.blocks:
             layers = " ".join(f"{bound:.3f}" for _, bound in block.layers)
-            table.add_row(block.name, f"{block.L:.4f}", layers, "yes" if block.contractive else "NOT CERTIFIED")
-        console = Console(width=100, record=False, force_terminal=False)
-        with console.capture() as capture:
-            console.print(table)
+            invertible = "invertible" if block.contractive else "NOT CERTIFIED"
+            lines.append(f"block {block.name:<6} L {block.L:.4f}  {invertible}  layers {layers}")
         bad = [block.name for block in self.blocks if not block.contractive]
         verdict = f"not contractive: {', '.join(bad)}" if bad else "every residual block is contractive"
-        return f"{capture.get()}bi-Lipschitz constants {self.lower:.3g} and {self.upper:.3g}; largest L {self.L:.4f}; {verdict}"
+        lines.append(f"bi-Lipschitz constants {self.lower:.3g} and {self.upper:.3g}; largest L {self.L:.4f}; {verdict}")
+        return "\n".join(lines)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,7 @@ class LipschitzMap(nn.Module, ABC):
     channels: int
     samples: int
     event: int  # dimensions of a sample
+    maps: tuple[int, int] | None = None  # the maps that a kernel acts on; None where the weight of a block is a matrix
     traceable = True  # whether torch.compile traces `normalized` as one graph
     left: Tensor
     right: Tensor
@@ -95,17 +97,28 @@ class LipschitzMap(nn.Module, ABC):
 
     # What its norm is
 
-    @abstractmethod
     def norm_product(self) -> Tensor:
         """u' W v of each block, [K], as a differentiable function of the weight with u and v held fixed."""
+        if self.norm != 2:
+            return norms.induced_norms(self.weight, self.norm, self.maps)
+        left, right = self.left.clone(), self.right.clone()  # those of the map may be written before the backward pass
+        return ((left.flatten(1)[:, None] @ self.weight.flatten(2)) @ right.flatten(1)[:, :, None]).flatten()
 
-    @abstractmethod
     def compute_norms(self, back: bool) -> None:
         """Write `sigma`, `left` and `right` for the weights as they are; `back` picks one of two half-steps of iteration."""
+        if self.norm != 2:
+            self.sigma.copy_(norms.induced_norms(self.weight, self.norm, self.maps))
+            return
+        for buffer, found in zip((self.sigma, self.left, self.right), self.singular(back), strict=True):
+            buffer.copy_(found.view_as(buffer))
 
-    @abstractmethod
+    def singular(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest singular value of each block, with its vectors on the left and on the right."""
+        return norms.matrix_norms(self.weight.flatten(2))
+
     def bounds(self) -> list[float]:
         """A guaranteed upper bound on the norm of the map in use, for each block."""
+        return bounds.operator_bounds(self.normalized(), self.maps, self.norm, self.sigma.clamp(max=self.coeff))
 
     def estimated(self) -> bool:
         """Whether the norms are warm-started estimates from training that evaluation should recompute."""
@@ -137,6 +150,12 @@ class LipschitzMap(nn.Module, ABC):
         self.check(x)
         weight = self.normalized_weight()[block]
         return self.leave(self.product(self.enter(x), weight, self.bias[block]), x.shape[:1])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        kept = {prefix + name: buffer for name, buffer in self.named_buffers(recurse=False)}
+        if not kept.keys() <= state_dict.keys():  # norms follow from the weights, so a state is whole without them
+            state_dict.update({**kept, f"{prefix}fingerprint": torch.full_like(self.fingerprint, -1)})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class LipschitzLinear(LipschitzMap):
@@ -178,21 +197,6 @@ class LipschitzLinear(LipschitzMap):
         if x.shape[-1] != want:
             raise ShapeError(f"This layer takes vectors of {want} numbers, not a tensor of shape {tuple(x.shape)}.")
 
-    def norm_product(self) -> Tensor:
-        if self.norm != 2:
-            return norms.induced_norms(self.weight, self.norm, None)
-        return _product(self.left, self.weight, self.right)
-
-    def compute_norms(self, back: bool) -> None:
-        if self.norm != 2:
-            self.sigma.copy_(norms.induced_norms(self.weight, self.norm, None))
-            return
-        for name, found in zip(("sigma", "left", "right"), norms.matrix_norms(self.weight), strict=True):
-            getattr(self, name).copy_(found)
-
-    def bounds(self) -> list[float]:
-        return bounds.operator_bounds(self.normalized(), None, self.norm, self.sigma.clamp(max=self.coeff))
-
 
 class LipschitzConv2d(LipschitzMap):
     """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction.
@@ -215,24 +219,25 @@ class LipschitzConv2d(LipschitzMap):
     ) -> None:
         if kernel % 2 == 0:
             raise OptionError(f"kernel={kernel} must be odd, so that the convolution keeps the size of its map.")
-        maps = (1, 1) if kernel == 1 else tuple(size)
+        place = (1, 1) if kernel == 1 else tuple(size)
         start = torch.Generator().manual_seed(0)  # the same on every rank, and no draw from anybody's generator
-        right = torch.randn(inputs, *maps, generator=start)
+        right = torch.randn(inputs, *place, generator=start)
         right = (right / right.norm()).expand(blocks, *right.shape).clone()
         weight = torch.empty(blocks, outputs, inputs, kernel, kernel)
-        super().__init__(weight, coeff, norm, torch.zeros(blocks, outputs, *maps), right)
+        super().__init__(weight, coeff, norm, torch.zeros(blocks, outputs, *place), right)
         self.kernel, self.size = kernel, (size[0], size[1])
+        self.maps = None if kernel == 1 else self.size
         self.tolerance = 1e-3
         self.register_buffer("sketch", torch.zeros(2, blocks, SKETCH))
 
     @property
-    def as_matrix(self) -> bool:
-        """Whether the norm of the operator is the norm of the weight as a matrix."""
-        return self.kernel == 1
+    def iterated(self) -> bool:
+        """Whether norms are found by iteration."""
+        return self.maps is not None and self.norm == 2
 
     @property
     def traceable(self) -> bool:  # type: ignore[override]
-        return self.as_matrix or self.norm != 2  # else Python looks which blocks are above coeff
+        return not self.iterated  # else Python looks which blocks are above coeff
 
     @staticmethod
     def laid_out(x: Tensor) -> Tensor:
@@ -260,10 +265,8 @@ class LipschitzConv2d(LipschitzMap):
             raise ShapeError(f"This convolution takes maps of shape {want}, not a tensor of shape {tuple(x.shape)}.")
 
     def norm_product(self) -> Tensor:
-        if self.norm != 2:
-            return norms.induced_norms(self.weight, self.norm, self.size)
-        if self.as_matrix:
-            return _product(self.left.flatten(1), self.weight.flatten(2), self.right.flatten(1))
+        if not self.iterated:
+            return super().norm_product()
         with for_norms(self.weight):
             active = (self.sigma > self.coeff).tolist()  # below coeff the weight is used as it is, and its norm has no part
             slope = [
@@ -274,19 +277,9 @@ class LipschitzConv2d(LipschitzMap):
             [(a * w).sum() if on else w.new_zeros(()) for on, a, w in zip(active, slope, self.weight, strict=True)]
         )
 
-    def compute_norms(self, back: bool) -> None:
-        if self.norm != 2:
-            self.sigma.copy_(norms.induced_norms(self.weight, self.norm, self.size))
-            return
-        if self.as_matrix:
-            sigma, left, right = norms.matrix_norms(self.weight.flatten(2))
-        else:
-            sigma, left, right = self._iterated(back)
-        self.sigma.copy_(sigma)
-        self.left.copy_(left.view_as(self.left))
-        self.right.copy_(right.view_as(self.right))
-
-    def _iterated(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def singular(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.iterated:
+            return super().singular(back)
         now, (last, searched) = sketch(self.weight), self.sketch
         # a part of the weight may have grown that v does not see: then, and where no training step follows, search again
         jump, drift = (JUMP, DRIFT) if self.training else (ROUNDING, ROUNDING)
@@ -312,19 +305,10 @@ class LipschitzConv2d(LipschitzMap):
         return sigma, left, right
 
     def estimated(self) -> bool:
-        if self.training or self.norm != 2 or self.as_matrix:
+        if self.training or not self.iterated:
             return False
         last, searched = self.sketch
         return bool(((last - searched).norm(dim=1) > ROUNDING * searched.norm(dim=1)).any())
-
-    def bounds(self) -> list[float]:
-        size = None if self.as_matrix else self.size
-        return bounds.operator_bounds(self.normalized(), size, self.norm, self.sigma.clamp(max=self.coeff))
-
-
-def _product(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
-    """u' W v of each block, for copies of u and v: those of the map may be written before the backward pass."""
-    return ((left.clone()[:, None] @ weight) @ right.clone()[:, :, None]).flatten()
 
 
 def maps_of(root: nn.Module) -> Iterator[LipschitzMap]:
@@ -332,6 +316,13 @@ def maps_of(root: nn.Module) -> Iterator[LipschitzMap]:
     for module in root.modules():
         if isinstance(module, LipschitzMap):
             yield module
+
+
+def without_norms(root: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state of `root` without norms and singular vectors, which are most of it for images; the first use computes them."""
+    maps = [(name, module) for name, module in root.named_modules() if isinstance(module, LipschitzMap)]
+    norms_of = {f"{name}.{buffer}" for name, module in maps for buffer, _ in module.named_buffers(recurse=False)}
+    return {name: value for name, value in state.items() if name not in norms_of}
 
 
 def refresh_norms(root: nn.Module) -> int:

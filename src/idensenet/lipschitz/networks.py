@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -23,6 +23,13 @@ from idensenet.precision import EXACT, Precision
 LEAN: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False}  # small blocks feel every call
 Layer = LipschitzMap | Activation | DenseLayer
 Norms = Callable[[LipschitzMap], list[float]]
+
+
+def _step(layer: Layer) -> Step:
+    """How `push` computes a layer."""
+    if isinstance(layer, DenseLayer):
+        return Step(True, layer.activation, dense=True)
+    return Step(False, layer) if isinstance(layer, Activation) else Step(True, None)
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,8 @@ class Stack:
         return Stack(self.plan, [[tensor.detach() for tensor in step] for step in self.steps], *self._run)
 
 
-class Network(nn.Module, ABC):
-    """K networks g of one shape, as a chain of layers; each layer has the parameters of all K.
+class Network(nn.Module):
+    """K networks g of one shape, as a chain of layers, the last a linear map; each layer has the parameters of all K.
 
     `prepare` normalises and folds the weights of all blocks together and returns K branches, which are functions of plain
     tensors. Nothing else computes a network.
@@ -82,17 +89,34 @@ class Network(nn.Module, ABC):
             raise OptionError("The linear maps of a network must all be matrices or all convolutions.")
         self.norm: float = found.pop()
         self.blocks: int = sizes.pop()
-        self.plan = Plan(kinds.pop(), tuple(self.step_of(layer) for layer in layers))
+        self.plan = Plan(kinds.pop(), tuple(_step(layer) for layer in layers))
         self.compile_functions(False)
 
-    @staticmethod
-    @abstractmethod
-    def step_of(layer: Layer) -> Step:
-        """How `push` computes a layer."""
-
-    @abstractmethod
     def fold(self) -> list[list[Tensor]]:
         """The tensors [K, ...] of each step: normalised weights with all factors in them, biases, parameters of activations."""
+        steps: list[list[Tensor]] = []
+        layers: list[Any] = [*self.layers, None]
+        scale: Tensor | None = None  # [K, inputs] or [K, 1]: the factors of what reaches the next map,
+        mixes: list[tuple[int, Mix | None]] = []  # how many of its inputs come from where, and how they are mixed
+        for i, (layer, after) in enumerate(pairwise(layers)):
+            if isinstance(layer, Activation):
+                folded = layer.folded(behind=i > 0)
+                steps.append(list(folded.own))
+                scale = None if folded.outer is None else folded.outer[:, None]
+                mixes = [(after.inputs, folded.mix)]
+            elif isinstance(layer, DenseLayer):
+                linear, folded = layer.linear, layer.activation.folded()
+                steps.append([*_linear(linear, scale, mixes, folded), *folded.own])
+                a, b = torch.split(layer.lip * layer.eta(), 1, 1)
+                b = b if folded.outer is None else b * folded.outer[:, None]
+                kept = a.expand(-1, linear.inputs) if scale is None else a * scale
+                made = linear.outputs * layer.activation.expansion
+                scale = torch.cat([kept, b.expand(-1, made)], 1)
+                mixes = [*(mixes or [(linear.inputs, None)]), (made, folded.mix)]
+            else:
+                steps.append(_linear(layer, scale, mixes, after.folded() if isinstance(after, Activation) else Folded()))
+                scale, mixes = None, []
+        return steps
 
     def prepared(self, precision: Precision = EXACT) -> Stack:
         """The K branches, given norms that are up to date."""
@@ -166,37 +190,14 @@ class DenseBlock(Network):
             raise OptionError(
                 "A dense block ends with a closing linear map, whose weight takes the factors of the concatenation."
             )
+        if any(isinstance(layer, Activation) for layer in layers):
+            raise OptionError("A dense block is made of linear maps and dense layers; an activation belongs into a layer.")
         super().__init__(layers)
 
     @property
     def dense_layers(self) -> list[DenseLayer]:
         """The dense layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
-
-    @staticmethod
-    def step_of(layer: Layer) -> Step:
-        if isinstance(layer, Activation):
-            raise OptionError("A dense block is made of linear maps and dense layers; an activation belongs into a layer.")
-        return Step(True, layer.activation, dense=True) if isinstance(layer, DenseLayer) else Step(True, None)
-
-    def fold(self) -> list[list[Tensor]]:
-        steps: list[list[Tensor]] = []
-        scale: Tensor | None = None  # [K, inputs] of the next map: the concatenation so far
-        mixes: list[tuple[int, Mix | None]] = []  # how many of these inputs come from where, and how they are mixed
-        for layer in self.layers:
-            if isinstance(layer, LipschitzMap):
-                steps.append(_linear(layer, scale, mixes, Folded()))
-                continue
-            assert isinstance(layer, DenseLayer)
-            linear, folded = layer.linear, layer.activation.folded()
-            steps.append([*_linear(linear, scale, mixes, folded), *folded.own])
-            a, b = torch.split(layer.lip * layer.eta(), 1, 1)
-            b = b if folded.outer is None else b * folded.outer[:, None]
-            kept = a.expand(-1, linear.inputs) if scale is None else a * scale
-            made = linear.outputs * layer.activation.expansion
-            scale = torch.cat([kept, b.expand(-1, made)], 1)
-            mixes = [*(mixes or [(linear.inputs, None)]), (made, folded.mix)]
-        return steps
 
 
 def _linear(
@@ -226,23 +227,3 @@ class ResidualNet(Network):
         if linear != [i % 2 == 0 for i in range(len(layers))]:
             raise OptionError("In a residual net linear maps and activations take turns, and a linear map is the last.")
         super().__init__(layers)
-
-    @staticmethod
-    def step_of(layer: Layer) -> Step:
-        return Step(True, None) if isinstance(layer, LipschitzMap) else Step(False, layer)  # type: ignore[arg-type]
-
-    def fold(self) -> list[list[Tensor]]:
-        steps: list[list[Tensor]] = []
-        layers = list(self.layers)
-        before = Folded()
-        for i, layer in enumerate(layers):
-            if isinstance(layer, Activation):
-                before = layer.folded(behind=i > 0)
-                steps.append(list(before.own))
-                continue
-            assert isinstance(layer, LipschitzMap)
-            after = layers[i + 1] if i + 1 < len(layers) else None
-            behind = after.folded() if isinstance(after, Activation) else Folded()
-            columns = None if before.outer is None else before.outer[:, None]
-            steps.append(_linear(layer, columns, [(layer.inputs, before.mix)], behind))
-        return steps

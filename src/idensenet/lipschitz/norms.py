@@ -95,17 +95,15 @@ def _noise(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> Tenso
 
 
 class Convolutions:
-    """Layer l's zero-padded convolution on layer l's vector: weights [out, in, k, k] each, vectors [layers, channels, h, w].
+    """Layer l's zero-padded convolution on layer l's vectors, [layers, ..., channels, h, w]; weights [out, in, k, k] each.
 
-    On a processor it is one call after the other, which is faster than one call with groups. Elsewhere it is one call, since
-    there the number of calls counts.
+    One call after the other, which is faster on a processor than one call with groups.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         self.layers = list(weights)
         self.pad = self.layers[0].shape[-1] // 2
         self.turned = False
-        self.one_by_one = self.layers[0].device.type == "cpu"
         self.kernels: dict[bool, list[Tensor]] = {}  # of the layers, there and back, once they are needed
 
     def _kernels(self, back: bool) -> list[Tensor]:
@@ -116,11 +114,7 @@ class Convolutions:
     def __call__(self, x: Tensor, transposed: bool = False) -> Tensor:
         x = F.hardshrink(x, 1e-20)  # subnormal numbers slow a CPU down a hundredfold
         back = transposed != self.turned
-        if self.one_by_one:
-            return torch.stack([F.conv2d(v, w, padding=self.pad) for v, w in zip(x, self._kernels(back), strict=True)])
-        apply = F.conv_transpose2d if back else F.conv2d
-        y = apply(x.flatten(0, 1)[None], torch.cat(self.layers), padding=self.pad, groups=len(self.layers))
-        return y.view(len(x), -1, *x.shape[2:])
+        return torch.stack([F.conv2d(v, w, padding=self.pad) for v, w in zip(x, self._kernels(back), strict=True)])
 
     def transposed(self) -> Convolutions:
         """There is back, and back is there."""
@@ -157,10 +151,9 @@ def convolution_norms(
     """
     small = max(tolerance, 64 * torch.finfo(v.dtype).eps)
     W = Convolutions(weights)
+    known = torch.full_like(v[:, 0, 0, 0], math.inf) if known is None else known
     if u is None:
         return _largest(W, v, small, known, limit)
-    if known is None:
-        return _shorter_side(W, u, v, small, known, limit)
     sigma, u_new, v_new, fits = _half_step(W, u, v, small, known, back)
     todo = (~fits).nonzero().flatten()
     if len(todo) == 0:
@@ -186,7 +179,7 @@ def _half_step(
 
 
 def _shorter_side(
-    W: Convolutions, u: Tensor, v: Tensor, small: float, known: Tensor | None, limit: int
+    W: Convolutions, u: Tensor, v: Tensor, small: float, known: Tensor, limit: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     if u.shape[1] < v.shape[1]:
         sigma, v, u = _shorter_side(W.transposed(), v, u, small, known, limit)
@@ -196,17 +189,16 @@ def _shorter_side(
 
 def _as_matrices(W: Convolutions, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """sigma, u and v from what becomes of every unit vector: a space of so few numbers has no room to climb in."""
-    units = torch.eye(v[0].numel(), dtype=v.dtype, device=v.device).view(-1, 1, *v.shape[1:])
-    images = torch.stack([W(unit.expand_as(v)) for unit in units], 1)  # [layers, units, ...]
+    units = torch.eye(v[0].numel(), dtype=v.dtype, device=v.device).view(-1, *v.shape[1:])
+    images = W(units.expand(len(v), *units.shape))  # [layers, units, ...]
     sigma, right, left = matrix_norms(images.flatten(2))
     return sigma, left.view(len(v), *images.shape[2:]), right.view_as(v)
 
 
-def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor | None, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """sigma, W x / sigma and x for the largest singular value."""
     start, x = x, _unit(x)
     wx = W(x)
-    known = torch.full_like(x[:, 0, 0, 0], math.inf) if known is None else known
     lost = ~(_each(wx) > 0.8 * known)
     if bool(lost.any()):
         x = _unit(torch.where(lost[:, None, None, None], x + _noise(start.shape[1:], x.device, x.dtype), x))

@@ -52,32 +52,16 @@ def attach(value: Tensor, surrogate: Tensor) -> Tensor:
     return attached
 
 
-def bits_of(signs: Tensor) -> Tensor:
-    """The signs of a probe, eight to a byte.
-
-    >>> bits_of(torch.tensor([1, -1, 1, 1], dtype=torch.int8))
-    tensor([13], dtype=torch.uint8)
-    """
-    flat = torch.nn.functional.pad((signs > 0).flatten().to(torch.uint8), (0, -signs.numel() % 8))
-    return (flat.view(-1, 8) << torch.arange(8, dtype=torch.uint8, device=signs.device)).sum(1, dtype=torch.uint8)
-
-
-def signs_of(bits: Tensor, like: Tensor, probes: int) -> Tensor:
-    """The probe [probes, *like.shape] again."""
-    each = (bits[:, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
-    return each.flatten()[: probes * like.numel()].view(probes, *like.shape).to(like.dtype) * 2 - 1
-
-
 class _Recomputed(torch.autograd.Function):
-    """g(x) and its values, saving x, the bits of the probe and u; the backward pass rebuilds the rest."""
+    """g(x) and its values, saving x, the probe and u; the backward pass rebuilds the rest."""
 
     @staticmethod
     def forward(ctx: Any, g: Linearizable, series: Series, x: Tensor, probe: Tensor, *tensors: Tensor) -> Any:
         vector = probe.to(x.dtype)
         gx, product, J = g.push(x, vector)
         value, u = series(J, vector, product)
-        ctx.g, ctx.probes = g, 0 if probe.is_floating_point() else len(probe)
-        ctx.save_for_backward(x, bits_of(probe) if ctx.probes else probe, u, *tensors)
+        ctx.g = g
+        ctx.save_for_backward(x, probe, u, *tensors)
         return gx, value
 
     @staticmethod
@@ -87,8 +71,7 @@ class _Recomputed(torch.autograd.Function):
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
-            vector = signs_of(probe, x.detach(), ctx.probes) if ctx.probes else probe
-            gx, product, _ = ctx.g.replaced(leaves).push(x, vector)
+            gx, product, _ = ctx.g.replaced(leaves).push(x, probe.to(x.dtype))
             wanted = [x, *[leaf for leaf in leaves if leaf.requires_grad]]
             found = iter(torch.autograd.grad((gx, dot(u, product)), wanted, grads, allow_unused=True))
         return None, None, next(found), None, *[next(found) if leaf.requires_grad else None for leaf in leaves]

@@ -26,24 +26,14 @@ class PerSample(Protocol):
     def take(self, index: Tensor) -> PerSample: ...
 
 
-class Memory(ABC):
-    """What a solver remembers of the samples that are still running."""
+class Memory:
+    """What a solver remembers of the samples that are still running: here, nothing."""
 
-    @abstractmethod
     def begin(self, x: Tensor, gx: Tensor) -> None:
         """The first points, and g there."""
 
-    @abstractmethod
     def take(self, index: Tensor) -> None:
         """Keep these samples only."""
-
-
-class NoMemory(Memory):
-    def begin(self, x: Tensor, gx: Tensor) -> None:
-        pass
-
-    def take(self, index: Tensor) -> None:
-        pass
 
 
 class Solver(ABC):
@@ -64,7 +54,7 @@ class Solver(ABC):
 
     def start(self, g: Function, y: Tensor) -> tuple[Tensor, Memory]:
         """Where to begin, and what to remember from then on."""
-        return y, NoMemory()
+        return y, Memory()
 
     @abstractmethod
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
