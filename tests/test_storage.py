@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,10 +27,12 @@ from idensenet.bijections import (
     coupling_net,
 )
 from idensenet.bijections.base import no_log_det
-from idensenet.errors import CheckpointError, InputError
+from idensenet.data.catalog import open_source
+from idensenet.errors import CheckpointError, InputError, OptionError
 from idensenet.flow import Flow
-from idensenet.lipschitz import Pieces, dense_block, residual_net
+from idensenet.lipschitz import Pieces, dense_block, refresh_norms, residual_net
 from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
+from idensenet.lipschitz.linear import maps_of, without_norms
 from idensenet.logdet import AdaptiveLogDet, Geometric, KrylovLogDet, Poisson, RouletteLogDet, SeriesLogDet
 from idensenet.solve import Anderson, Newton, Picard
 
@@ -126,3 +129,37 @@ def test_another_format_is_one_sentence(version, tmp_path):
     (tmp_path / "model.json").write_text(json.dumps({**described, "format": version}))
     with pytest.raises(CheckpointError, match=f"has the format {version}, which this version cannot read; load it with"):
         idn.load(tmp_path)
+
+
+def test_a_state_without_norms_is_whole_and_norms_are_computed_from_its_weights(tmp_path):
+    flow = idn.load("digits")
+    x, *_ = open_source("digits").test.batch(np.arange(20))
+    state = without_norms(flow, flow.state_dict())
+    assert sum(value.numel() for value in state.values()) < 1.02 * flow.num_parameters
+    other = idn.models.build_config(flow.config).eval()
+    other.load_state_dict(state)
+    certificate = other.certify()
+    assert certificate.contractive
+    for mine, its in zip(maps_of(flow), maps_of(other), strict=True):
+        torch.testing.assert_close(its.sigma, mine.sigma, rtol=1e-2, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(other.log_prob(x), flow.log_prob(x), rtol=0, atol=0.2)
+    some = {name: value for name, value in flow.state_dict().items() if not name.endswith("left")}
+    for m in maps_of(other):
+        m.sigma.fill_(1e3)
+    other.load_state_dict(some)  # a part of the norms is as good as none
+    for mine, its in zip(maps_of(flow), maps_of(other), strict=True):
+        refresh_norms(its)
+        torch.testing.assert_close(its.sigma, mine.sigma, rtol=1e-2, atol=0)
+    del state[next(iter(state))]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict(state)
+
+
+def test_a_weight_too_large_for_half_precision_is_refused_and_nothing_is_written(tmp_path):
+    flow = idn.load("moons")
+    with torch.no_grad():
+        next(flow.parameters()).view(-1)[0] = 1e6
+    with pytest.raises(OptionError, match="half precision"):
+        idn.save(flow, tmp_path / "model", compact=True)
+    assert not (tmp_path / "model" / "model.safetensors").exists()

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from idensenet.config import Config
-from idensenet.errors import CheckpointError
+from idensenet.errors import CheckpointError, OptionError
 from idensenet.files import save_tensors
 from idensenet.flow import Flow
+from idensenet.lipschitz.linear import without_norms
 from idensenet.models import build_config
 from idensenet.structure import describe, restore
 
 FORMAT = 2
 
 
-def save(flow: Flow, path: str | Path) -> Path:
+def save(flow: Flow, path: str | Path, compact: bool = False) -> Path:
     """Write a model to a folder: weights as safetensors, its configuration or structure as JSON.
 
     Each file appears whole or not at all. A flow that was assembled by hand is saved by its structure; classes of one's own
     must be registered with `register_class`.
+
+    Args:
+        flow: The model.
+        path: The folder.
+        compact: Write weights in half precision and no norms. The file of an image model is several times smaller, its first
+            use computes the norms again, and densities change by the rounding of the weights.
     """
     folder = Path(path)
     config = None if flow.config is None else flow.config.as_dict()
@@ -35,13 +43,21 @@ def save(flow: Flow, path: str | Path) -> Path:
     }
     folder.mkdir(parents=True, exist_ok=True)
     weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
-    save_tensors(flow.state_dict(), weights_part)
+    save_tensors(compacted(flow, flow.state_dict()) if compact else flow.state_dict(), weights_part)
     config_part.write_text(json.dumps(description, indent=1) + "\n")
     for part in (weights_part, config_part):
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(part.with_suffix(""))
     return folder
+
+
+def compacted(flow: Flow, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state in half precision, without norms."""
+    halves = {name: value.half() if value.is_floating_point() else value for name, value in without_norms(flow, state).items()}
+    if not all(bool(torch.isfinite(value).all()) for value in halves.values()):
+        raise OptionError("A weight is too large for half precision; save this model without compact=True.")
+    return halves
 
 
 def pretrained() -> dict[str, Path]:

@@ -9,6 +9,8 @@ from tiny import new_run, toy_config
 
 import idensenet as idn
 from idensenet.cli import main
+from idensenet.config import recipe
+from idensenet.data.catalog import open_source
 from idensenet.errors import CheckpointError, OptionError
 from idensenet.training.packing import FORMAT, pack, unpack
 
@@ -39,6 +41,26 @@ def test_a_packed_run_comes_back_bit_for_bit(run, packed, tmp_path):
     x = torch.randn(5, 2)
     with torch.no_grad():
         assert torch.equal(idn.load(back.path).log_prob(x), idn.load(run.path).log_prob(x))
+
+
+def test_compact_it_is_the_averaged_model_in_half_precision_and_its_norms_are_computed_again(tmp_path):
+    config = recipe("digits-idensenet").config.replace(
+        train={"max_steps": 2, "batch_size": 16, "eval_samples": 20, "threads": 1}
+    )
+    run = new_run(tmp_path / "run", config.replace(blocks=[1, 1, 1], growth=16), open_source("digits"))
+    assert run.train() == 0
+    file = pack(run.run, tmp_path / "packed.safetensors", compact=True)
+    assert file.stat().st_size < 0.3 * pack(run.run, tmp_path / "whole.safetensors").stat().st_size
+    back, mine = idn.load(unpack(file, tmp_path / "back").path), idn.load(run.run.path)
+    assert back.dtype == torch.float32
+    its = dict(back.named_parameters())
+    assert all(torch.equal(its[name], value.half().float()) for name, value in mine.named_parameters())
+    x, *_ = run.source.test.batch(np.arange(20))
+    with torch.no_grad():
+        right, found = mine.log_prob(x), back.log_prob(x)
+        torch.testing.assert_close(found, right, rtol=0, atol=0.3)  # of 150 nats
+        torch.testing.assert_close(back.inverse(back(x)[0])[0], back.dequantize(x), rtol=0, atol=1e-3)
+    assert back.certify().contractive
 
 
 def test_an_earlier_checkpoint_takes_its_own_metrics_along(run, tmp_path):

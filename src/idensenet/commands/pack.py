@@ -17,13 +17,14 @@ def pack(arguments: list[str]) -> int:
     parser.add_argument("run", type=str, help="The folder of a run.")
     parser.add_argument("--out", type=str | None, default=None, help="The file; RUN.safetensors by default.")
     parser.add_argument("--step", type=str, default="last", help="Which checkpoint: a number, last or best.")
+    parser.add_argument("--compact", type=bool, default=False, help="Write the averaged weights alone, in half precision.")
     values = parser.read(arguments)
     from idensenet.training.packing import pack as write
     from idensenet.training.run import RunFolder
 
     run = RunFolder(values.run)
     run.description()
-    file = write(run, Path(values.out or f"{run.path.resolve()}.safetensors"), values.step)
+    file = write(run, Path(values.out or f"{run.path.resolve()}.safetensors"), values.step, values.compact)
     print(f"{file}: {file.stat().st_size / 1e3:,.0f} kB")
     return 0
 

@@ -18,21 +18,23 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import CheckpointError, OptionError
-from idensenet.storage import load
+from idensenet.storage import compacted, load
 from idensenet.training.checkpoint import Progress, seal
 from idensenet.training.run import RunFolder
 
 FORMAT = "idensenet run 1"
 LIMIT = 1 << 28  # bytes of metrics, unpacked
+FILES = {"average": "model/model.safetensors", "last": "weights.safetensors"}  # where the weights of a checkpoint are
 
 
-def pack(run: RunFolder, file: Path, step: int | str = "last") -> Path:
+def pack(run: RunFolder, file: Path, step: int | str = "last", compact: bool = False) -> Path:
     """Write one checkpoint of a run, with its configuration and its metrics, to a file.
 
     Args:
         run: The run.
         file: Where to write.
         step: Which checkpoint: a number, "last" or "best".
+        compact: Write the averaged weights alone, in half precision and without norms.
 
     Returns:
         The file.
@@ -43,11 +45,10 @@ def pack(run: RunFolder, file: Path, step: int | str = "last") -> Path:
 
     number = run.checkpoints.find(step)
     folder = run.checkpoints.check(number)
-    tensors = {
-        f"{kind}/{name}": value
-        for kind, where in (("average", "model/model.safetensors"), ("last", "weights.safetensors"))
-        for name, value in load_file(folder / where).items()
-    }
+    states = {kind: load_file(folder / where) for kind, where in FILES.items()}
+    if compact:
+        states = {"average": compacted(load(folder / "model"), states["average"])}
+    tensors = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
     lines = "".join(json.dumps(entry) + "\n" for entry in run.metrics() if entry["step"] <= number)
     tensors["metrics"] = torch.from_numpy(np.frombuffer(zlib.compress(lines.encode(), 9), np.uint8).copy())
     about = {
@@ -91,9 +92,10 @@ def unpack(file: Path, folder: Path) -> RunFolder:
         run = RunFolder(part)
         checkpoint = run.checkpoints.path(progress.step)
         (checkpoint / "model").mkdir(parents=True)
-        for kind, where in (("average", "model/model.safetensors"), ("last", "weights.safetensors")):
+        for kind, where in FILES.items():
             found = {name.removeprefix(f"{kind}/"): value for name, value in tensors.items() if name.startswith(f"{kind}/")}
-            save_tensors(found, checkpoint / where)
+            if found:
+                save_tensors(found, checkpoint / where)
         (checkpoint / "model" / "model.json").write_text(about["model"])
         (checkpoint / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
         seal(checkpoint)
