@@ -38,7 +38,7 @@ class Samples:
     order: np.ndarray[Any, Any] | None = None
 
     def scores(self, what: str, flow: Flow, limit: int | None) -> dict[str, Tensor]:
-        found = [with_progress(what, flow, part, limit if self.order is None else None, 100) for part in self.parts]
+        found = [with_progress(what, flow, part, limit if self.order is None else None) for part in self.parts]
         joined = {name: torch.cat([each[name] for each in found]).cpu().double() for name in found[0]}
         if self.order is None:
             return joined
@@ -73,7 +73,7 @@ def score(arguments: list[str]) -> int:
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
     own = own_rows(flow, values.data, trained_on) if own_data else Samples((trained_on.test,))
-    reference = with_progress("scoring training data", flow, trained_on.train, values.reference, 100)["log_prob"].cpu().double()
+    reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
     sets = {"own": own}
     if values.against is not None:
         sets["other"] = other_rows(values.against, flow, values.data.root, trained_on)

@@ -23,7 +23,7 @@ from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.threads import suited_to
-from idensenet.training.evaluation import first_rows, score_rows, summary, taken
+from idensenet.training.evaluation import first_rows, rows_at_once, score_rows, summary, taken
 from idensenet.training.options import check
 from idensenet.training.run import RunFolder
 
@@ -72,7 +72,7 @@ def evaluate(arguments: list[str]) -> int:
         "evaluate", "Score a model on held-out data, every term itemised.", "idensenet evaluate runs/moons --samples 1000"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many held-out samples; all by default")
-    parser.add_argument("--batch", type=int, default=AT_ONCE, help="samples at a time; changes no number")
+    parser.add_argument("--batch", type=int | None, default=None, help="samples at a time; changes no number")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     check("--batch", values.batch)
@@ -87,11 +87,11 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
-def with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int) -> dict[str, torch.Tensor]:
+def with_progress(what: str, flow: Flow, split: Split, limit: int | None, batch: int | None = None) -> dict[str, torch.Tensor]:
     from rich.progress import Progress
 
     rows = first_rows(split, limit)
-    with Progress(transient=True) as progress, suited_to(flow, batch):
+    with Progress(transient=True) as progress, suited_to(flow, batch or rows_at_once(flow)):
         task = progress.add_task(what, total=len(rows))
         return score_rows(flow, split, rows, batch, lambda done: progress.update(task, completed=done))
 

@@ -30,13 +30,13 @@ SMOKE: dict[str, Any] = {
     "model.width": 16,
     "model.fc_blocks": 0,
     "model.head_width": 16,
-    "train.max_steps": 30,
+    "train.max_steps": 15,
     "train.batch_size": 32,
     "train.lr": 5e-3,
-    "train.eval_every": 6,
+    "train.eval_every": 3,
     "train.eval_samples": 60,
-    "train.log_every": 6,
-    "train.save_every": 30,
+    "train.log_every": 3,
+    "train.save_every": 15,
 }
 
 
@@ -135,7 +135,7 @@ def curves_figure(
 
 def budget_in_words(budget: str) -> str:
     if budget == "smoke":
-        return "two small blocks on the 8 x 8 digits of scikit-learn, 30 steps; not CIFAR-10"
+        return "two small blocks on the 8 x 8 digits of scikit-learn, 15 steps; not CIFAR-10"
     if budget == "cpu":
         from idensenet.config import recipe
 

@@ -112,8 +112,7 @@ class Trained:
         file = self.run.path / f"held-out-{samples or 'all'}-{'last' if last else 'average'}-{self.step}.npy"
         if not file.is_file():
             flow = self.last_flow if last else self.flow
-            batch = 100 if flow.levels else 2000
-            scores = -score_rows(flow, self.source.test, first_rows(self.source.test, samples), batch)["log_prob"].double()
+            scores = -score_rows(flow, self.source.test, first_rows(self.source.test, samples))["log_prob"].double()
             with (part := file.with_suffix(".part")).open("wb") as handle:
                 np.save(handle, scores.cpu().numpy())
             part.replace(file)

@@ -51,9 +51,18 @@ def taken(flow: Flow, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor
     return x.to(flow.device), None if context is None else context.to(flow.device, flow.dtype)
 
 
+def rows_at_once(flow: Flow) -> int:
+    """How many rows to score together: a hundred images, and more of short vectors, which take little memory."""
+    return max(100, 4000 // flow.dims)
+
+
 @torch.no_grad()
 def score_rows(
-    flow: Flow, split: Split, rows: np.ndarray[Any, Any], batch: int = 100, report: Callable[[int], None] = lambda done: None
+    flow: Flow,
+    split: Split,
+    rows: np.ndarray[Any, Any],
+    batch: int | None = None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Tensor]:
     """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any."""
     if flow.training:
@@ -61,6 +70,7 @@ def score_rows(
     if len(rows) < 1:
         raise OptionError("There is no sample to evaluate on.")
     parts: dict[str, list[Tensor]] = {}
+    batch = batch or rows_at_once(flow)
     for start in range(0, len(rows), batch):
         x, y, c = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
