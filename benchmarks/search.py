@@ -1,14 +1,15 @@
-"""Settings for small budgets on CIFAR-10: a list of trials, one thread each, judged on held-out training images.
+"""Settings for small budgets: lists of trials, one thread each, judged on images or points that are in no training or test set.
 
     python benchmarks/search.py --data data --out runs/search --model dense       # continued where it stopped
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 1200   # which size for a longer run
+    python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
     python benchmarks/search.py --out runs/search --table                         # the record as a table
 
 Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). Of
 sizes, larger ones take fewer steps, so that all take about the same time. The last 5,000 training images are held out, and 300
-of them decide; nobody looks at the test images. Several processes may share a folder: each takes the next trial that nobody
-has begun.
+of them decide; nobody looks at the test images. Toy models are judged by 20,000 points with a seed of their own. Several
+processes may share a folder: each takes the next trial that nobody has begun.
 """
 
 from __future__ import annotations
@@ -25,18 +26,39 @@ import idensenet as idn
 from idensenet.config import recipe
 from idensenet.data.catalog import open_source
 from idensenet.data.source import Source, Split
+from idensenet.data.toy import toy_set
 from idensenet.provenance import commit
 from idensenet.training.evaluation import first_rows, score_rows
 from idensenet.training.loop import Trainer
 from idensenet.training.run import RunFolder
 
-HELD_OUT, JUDGED = 5_000, 300
+HELD_OUT, JUDGED, POINTS = 5_000, 300, 20_000
 SETTINGS = {"lr": 1e-2, "schedule": "cosine", "warmup": 0.02, "concatenation_from": 0.0, "average": 0.98, "compile": "off"}
 START = {
     "dense": ("cifar10-idensenet-tiny", {"growth": [32, 48, 62], "coeff": 0.99, "lip": 0.999, "beta": 8, "mix": "whiten"}),
     "residual": ("cifar10-resflow-tiny", {"width": 108, "growth": 48, "coeff": 0.99, "beta": 8, "mix": "whiten"}),
 }
 START["sizes"] = START["dense"]
+START["toy"] = ("toy-best", {})
+SETS = "checkerboard", "rings", "2spirals"
+TOY: dict[str, dict[str, Any]] = {
+    "start": {},
+    "beta 20": {"beta": 20},
+    "beta 40": {"beta": 40},
+    "rate 1e-2": {"train": {"lr": 1e-2}},
+    "rate 2e-2": {"train": {"lr": 2e-2}},
+    "rate 1e-2, beta 20": {"beta": 20, "train": {"lr": 1e-2}},
+    "rate 1e-2, warm-up 10 %": {"train": {"lr": 1e-2, "warmup": 0.1}},
+    "Adam's betas 0.9, 0.99": {"train": {"betas": [0.9, 0.99]}},
+    "constants 0.999, 0.9999": {"coeff": 0.999, "lip": 0.9999},
+    "ActNorm": {"actnorm": True},
+    "1x1 convolution": {"mix": "whiten"},
+    "near the identity": {"start": "identity"},
+    "depth 2": {"depth": 2, "growth": 36},
+    "depth 4": {"depth": 4, "growth": 16},
+    "8 blocks": {"blocks": [8], "growth": 24},
+    "5 blocks": {"blocks": [5], "growth": 32},
+}
 BOTH: dict[str, dict[str, Any]] = {
     "start": {},
     "no 1x1 convolution": {"mix": "none"},
@@ -91,11 +113,25 @@ def source(root: str) -> Source:
     return Source("cifar10", train, held_out, (3, 32, 32), levels=256, classes=10)
 
 
+def trained(config: Any, data: Source, name: str, base: str, arguments: argparse.Namespace) -> tuple[idn.Flow, float]:
+    """The trained model and the seconds it took, from a run in a folder of its own."""
+    words = name.replace(" ", "-").replace("/", "-").replace(":", "")
+    folder = RunFolder(arguments.out / f"{words}-{arguments.steps}-{arguments.seed}")
+    torch.set_num_threads(1)
+    trainer = Trainer(config, data, folder)
+    folder.create(config, base, "python benchmarks/search.py")
+    trainer.start()
+    if trainer.train() or trainer.progress.step < config.train.max_steps:
+        raise SystemExit(f"{folder.path} was interrupted; remove it, and the mark of the trial, to begin it again.")
+    return idn.load(folder.path), trainer.progress.seconds
+
+
 def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     base, overrides = START[model]
+    toy = model == "toy"
     steps = arguments.steps // (FEWER.get(name, 1) if model == "sizes" else 1)
     train = {
-        **SETTINGS,
+        **({"compile": "on"} if toy else SETTINGS),
         **changes.get("train", {}),
         "max_steps": steps,
         "seed": arguments.seed,
@@ -106,33 +142,35 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
     }
     quiet = {"display": "quiet", "pictures": False, "report": False}
     config = recipe(base).config.replace(**{**overrides, **changes, "train": train, "output": quiet})
-    parameters = idn.models.build_config(config).num_parameters
-    folder = RunFolder(arguments.out / f"{model}-{name.replace(' ', '-').replace('/', '-')}-{arguments.steps}-{arguments.seed}")
-    torch.set_num_threads(1)
-    trainer = Trainer(config, source(arguments.data), folder)
-    folder.create(config, base, "python benchmarks/search.py")
-    trainer.start()
-    if trainer.train() or trainer.progress.step < steps:
-        raise SystemExit(f"{folder.path} was interrupted; remove it, and the mark of the trial, to begin it again.")
-    flow = idn.load(folder.path)
-    rows = first_rows(trainer.source.test, JUDGED)
-    nats = -score_rows(flow, trainer.source.test, rows, 50)["log_prob"].double() / (3072 * math.log(2))
+    if toy:
+        which = name.split(":")[0]
+        config = config.replace(data={"name": which})
+        flow, seconds = trained(config, open_source(which), f"{model}-{name}", base, arguments)
+        with torch.no_grad():
+            scores = -flow.log_prob(toy_set(which).sample(POINTS, torch.Generator().manual_seed(1_000_003))).double()
+    else:
+        data = source(arguments.data)
+        flow, seconds = trained(config, data, f"{model}-{name}", base, arguments)
+        scores = score_rows(flow, data.test, first_rows(data.test, JUDGED), 50)["log_prob"].double() / (-3072 * math.log(2))
     return {
         "model": model,
         "trial": name,
-        "parameters": parameters,
+        "parameters": flow.num_parameters,
         "steps": steps,
         "seed": arguments.seed,
-        "seconds": round(trainer.progress.seconds, 1),
-        "bits": round(float(nats.mean()), 4),
-        "error": round(float(nats.std()) / math.sqrt(len(nats)), 4),
+        "seconds": round(seconds, 1),
+        "score": round(float(scores.mean()), 4),
+        "error": round(float(scores.std()) / math.sqrt(len(scores)), 4),
         "commit": commit(),
         "options": {**overrides, **changes},
     }
 
 
 def search(arguments: argparse.Namespace) -> None:
-    trials = OWN[arguments.model] if arguments.model == "sizes" else {**BOTH, **OWN[arguments.model]}
+    if arguments.model == "toy":
+        trials = {f"{data}: {name}": changes for name, changes in TOY.items() for data in SETS}
+    else:
+        trials = OWN[arguments.model] if arguments.model == "sizes" else {**BOTH, **OWN[arguments.model]}
     if unknown := sorted(set(arguments.only) - set(trials)):
         raise SystemExit(f"There is no trial {unknown[0]!r}; known are {', '.join(trials)}.")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -145,16 +183,27 @@ def search(arguments: argparse.Namespace) -> None:
         found = run(arguments.model, name, trials[name], arguments)
         with (arguments.out / "record.jsonl").open("a") as file:
             file.write(json.dumps(found) + "\n")
-        print(f"{name}: {found['bits']:.4f} +- {found['error']:.4f} bits per dimension in {found['seconds']:.0f} s", flush=True)
+        unit = "nats" if arguments.model == "toy" else "bits per dimension"
+        print(f"{name}: {found['score']:.4f} +- {found['error']:.4f} {unit} in {found['seconds']:.0f} s", flush=True)
 
 
 def table(folder: Path) -> None:
     found = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    images = [entry for entry in found if entry["model"] != "toy"]
     print("| model | trial | parameters | steps | seed | seconds | bits per dimension |\n|---|---|---|---|---|---|---|")
-    for entry in sorted(found, key=lambda e: (e["model"], e["steps"], e["bits"])):
+    for entry in sorted(images, key=lambda e: (e["model"], e["steps"], e["score"])):
         words = [entry[key] for key in ("model", "trial")]
         numbers = [f"{entry['parameters']:,}", f"{entry['steps']:,}", str(entry["seed"]), f"{entry['seconds']:.0f}"]
-        print(f"| {' | '.join([*words, *numbers])} | {entry['bits']:.3f} +- {entry['error']:.3f} |")
+        print(f"| {' | '.join([*words, *numbers])} | {entry['score']:.3f} +- {entry['error']:.3f} |")
+    print(f"\n| toy trial | parameters | steps | seed | {' | '.join(SETS)} |\n|---|---|---|---|{'---|' * len(SETS)}")
+    rows: dict[tuple[str, int, int, int], dict[str, float]] = {}
+    for entry in found:
+        if entry["model"] == "toy":
+            data, trial = entry["trial"].split(": ", 1)
+            rows.setdefault((trial, entry["parameters"], entry["steps"], entry["seed"]), {})[data] = entry["score"]
+    for (trial, parameters, steps, seed), scores in rows.items():
+        cells = [f"{scores[data]:.3f}" if data in scores else "" for data in SETS]
+        print(f"| {trial} | {parameters:,} | {steps:,} | {seed} | {' | '.join(cells)} |")
 
 
 def main() -> None:
