@@ -26,8 +26,8 @@ from idensenet.lipschitz import (
     Pieces,
     ResidualNet,
     activation,
+    convolution,
     dense_block,
-    linear,
     norms,
     refresh_norms,
 )
@@ -407,7 +407,7 @@ def test_singular_vectors_come_in_parts_where_they_are_large(spy, monkeypatch):
     parts = copy.deepcopy(whole)
     refresh_norms(whole)
     assert spy.calls == 1
-    monkeypatch.setattr(linear, "AT_ONCE", 2 * 5 * 25 * 4 + 1)  # two blocks of (2 + 3) channels of 5 x 5
+    monkeypatch.setattr(convolution, "AT_ONCE", 2 * 5 * 25 * 4 + 1)  # two blocks of (2 + 3) channels of 5 x 5
     refresh_norms(parts)
     assert spy.calls == 1 + 3
     torch.testing.assert_close(parts.sigma, whole.sigma, rtol=1e-3, atol=0)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from idensenet.cli import main
 from idensenet.commands import train as train_command
 from idensenet.commands.train import parse
-from idensenet.config import Config
+from idensenet.config import Config, recipe
 from idensenet.data.source import Source, Split
 from idensenet.errors import OptionError
 from idensenet.provenance import commit
@@ -22,6 +23,7 @@ from idensenet.reproduce import images
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Experiment, Plan, Table, lower
 from idensenet.reproduce.runs import Pool, Trained
+from idensenet.reproduce.variants import ACTIVATION_VARIANTS
 from idensenet.reproduce.writing import captioned, comparison_figure, header, in_words, lines, published
 from idensenet.training.packing import pack
 
@@ -300,6 +302,29 @@ def test_the_paper_budget_is_the_published_one():
     assert (lengths["imagenet32-idensenet"], lengths["imagenet32-resflow"]) == (20, 20)
     assert {epochs for name, epochs in lengths.items() if "-hybrid" in name} == {400}
     assert {epochs for name, epochs in lengths.items() if "-small" in name and not name.endswith("-timed")} == {200}
+
+
+def test_the_cpu_budget_trains_every_image_model_with_the_settings_of_the_best_recipe():
+    every = {plan.name: plan for each in EXPERIMENTS.values() for plan in each.plans("cpu")}
+    compared = {name: plan for name, plan in every.items() if name.startswith("cifar10") and not name.endswith("-timed")}
+    best = recipe("cifar10-best-tiny").config
+    assert best.model.mix == "whiten"  # the control: not what the recipes compared have
+    for plan in compared.values():
+        for group, names in images.SETTINGS.items():
+            assert {name: plan.options[f"{group}.{name}"] for name in names} == {
+                name: getattr(getattr(best, group), name) for name in names
+            }
+        assert plan.options["train.max_steps"] == 2 * recipe("cifar10-idensenet-tiny").config.train.max_steps
+    for name in ("cifar10-idensenet-tiny", "cifar10-resflow-tiny"):
+        assert [compared[name + end].options.get("train.seed", 0) for end in ("", "-1", "-2")] == [0, 1, 2]
+    dense, residual = (parse(compared[f"cifar10-{name}-tiny-1"].arguments())[0] for name in ("idensenet", "resflow"))
+    assert (dense.train.seed, dense.train.lr, dense.model.mix, dense.model.beta) == (1, 1e-2, "whiten", best.model.beta)
+    assert dense.train == residual.train
+    changed = [name for name, value in asdict(dense.model).items() if value != asdict(residual.model)[name]]
+    assert changed == ["block", "width", "activation"]
+    assert {plan.recipe for name, plan in every.items() if name.endswith("-timed")} == {
+        variant.small for variant in ACTIVATION_VARIANTS.values()
+    }
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ from idensenet.lipschitz.activations import ACTIVATIONS, Activation, activation,
 from idensenet.lipschitz.branch import Branch, BranchMap
 from idensenet.lipschitz.builders import Pieces, dense_block, residual_net
 from idensenet.lipschitz.certificate import BlockCertificate, Certificate, OperatorNorms
+from idensenet.lipschitz.convolution import LipschitzConv2d
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap, refresh_norms
+from idensenet.lipschitz.linear import LipschitzLinear, LipschitzMap, refresh_norms
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.lipschitz.networks import DenseBlock, Network, ResidualNet, Stack
 

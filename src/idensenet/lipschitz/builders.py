@@ -9,8 +9,9 @@ from torch import nn
 
 from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation, activation
+from idensenet.lipschitz.convolution import LipschitzConv2d
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzLinear, LipschitzMap
+from idensenet.lipschitz.linear import LipschitzLinear, LipschitzMap
 from idensenet.lipschitz.networks import DenseBlock, ResidualNet
 
 

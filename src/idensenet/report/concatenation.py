@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from idensenet.flow import Flow
+from idensenet.lipschitz import LipschitzConv2d, LipschitzMap
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzConv2d, LipschitzMap
 from idensenet.report.drawing import Drawing, draw
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,13 @@ SMOKE: dict[str, Any] = {
 }
 
 
+# What the `cpu` budget takes from cifar10-best-tiny for every model of a comparison, in place of the paper's settings.
+SETTINGS = {
+    "model": ("coeff", "lip", "beta", "mix"),
+    "train": ("lr", "schedule", "warmup", "betas", "weight_decay", "clip", "average", "concatenation_from"),
+}
+CPU: dict[str, Any] = {"train.max_steps": 2400, "train.eval_every": 120, "train.eval_samples": 200, "train.save_every": 240}
+SEEDS = {"smoke": 1, "cpu": 3, "paper": 1}  # runs of each of the two main models
 PAPER: dict[str, Any] = {
     "train.eval_every": 781,  # after every epoch of CIFAR-10
     "train.eval_samples": 1000,
@@ -58,17 +66,30 @@ class Variant:
         return self.small if budget == "paper" else self.tiny
 
 
-def plan(recipe: str, budget: str, options: Mapping[str, Any] | None = None, name: str = "") -> Plan:
-    usual = {"smoke": SMOKE, "cpu": {}, "paper": PAPER}[budget]
-    return Plan(name or recipe, recipe, {**usual, **(options or {})})
+def cpu_settings() -> dict[str, Any]:
+    """The options of the `cpu` budget."""
+    from idensenet.config import recipe
+
+    best = recipe("cifar10-best-tiny").config
+    return {f"{group}.{name}": getattr(getattr(best, group), name) for group, names in SETTINGS.items() for name in names} | CPU
 
 
-def variant_plans(variants: Sequence[Variant], budget: str) -> list[Plan]:
-    return [plan(variant.recipe(budget), budget) for variant in variants]
+def plan(recipe: str, budget: str, options: Mapping[str, Any] | None = None, name: str = "", seed: int = 0) -> Plan:
+    usual = {"smoke": SMOKE, "paper": PAPER}.get(budget) or cpu_settings()
+    seeded = {"train.seed": seed} if seed else {}
+    return Plan((name or recipe) + f"-{seed}" * (seed > 0), recipe, {**usual, **seeded, **(options or {})})
+
+
+def variant_plans(variants: Sequence[Variant], budget: str, seeds: int = 1) -> list[Plan]:
+    return [plan(variant.recipe(budget), budget, seed=seed) for variant in variants for seed in range(seeds)]
+
+
+def runs_of(work: Work, variant: Variant, seeds: int = 1) -> list[Trained]:
+    return [work.runs[each.name] for each in variant_plans([variant], work.budget, seeds)]
 
 
 def run_of(work: Work, variant: Variant) -> Trained:
-    return work.runs[variant.recipe(work.budget)]
+    return runs_of(work, variant)[0]
 
 
 def bits(work: Work, run: Trained) -> Tensor:
@@ -78,22 +99,37 @@ def bits(work: Work, run: Trained) -> Tensor:
     return nats / (math.prod(run.config.model.shape) * math.log(2))
 
 
+def seed_error(scores: Sequence[Tensor]) -> float:
+    """The standard error over seeds of a mean over seeds."""
+    return statistics.stdev([float(each.mean()) for each in scores]) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
+
+
 def counted(scores: Mapping[Any, Tensor]) -> str:
     """How many images decided the scores."""
     return f"{len(next(iter(scores.values()))):,}"
 
 
-def mean_cell(values: Tensor, published: float | None = None) -> Cell:
-    return Cell(float(values.mean()), float(values.std()) / math.sqrt(len(values)), published)
+def mean_cell(values: Tensor, published: float | None = None, seeds: float = 0.0) -> Cell:
+    """A mean over images; `seeds` is its error over seeds."""
+    return Cell(float(values.mean()), math.hypot(float(values.std()) / math.sqrt(len(values)), seeds), published)
 
 
-def paired(text: str, better: Tensor, worse: Tensor) -> Claim:
+def paired(text: str, better: Tensor, worse: Tensor, seeds: float = 0.0) -> Claim:
     """The claim that one model is better than another on the same images; noise that the images share drops out."""
     difference = better - worse
-    return lower(text, float(difference.mean()), float(difference.std()) / math.sqrt(len(difference)), "bits/dim")
+    error = math.hypot(float(difference.std()) / math.sqrt(len(difference)), seeds)
+    return lower(text, float(difference.mean()), error, "bits/dim")
 
 
 ONE_SEED = "One run of each model; errors are over held-out images, and those of differences are paired."
+
+
+def seeds_in_words(budget: str) -> str:
+    count = SEEDS[budget]
+    if count == 1:
+        return ONE_SEED
+    return f"{count} runs of each model; errors are over held-out images and runs, and those of differences are paired."
+
 
 # The two models, as they are compared everywhere
 
@@ -133,7 +169,7 @@ def curves_figure(
     return figure
 
 
-def budget_in_words(budget: str) -> str:
+def budget_in_words(budget: str, blocks: str = "2-2-2 blocks, none fully connected") -> str:
     if budget == "smoke":
         return "two small blocks on the 8 x 8 digits of scikit-learn, 15 steps; not CIFAR-10"
     if budget == "cpu":
@@ -141,7 +177,8 @@ def budget_in_words(budget: str) -> str:
 
         t = recipe("cifar10-idensenet-tiny").config.train
         return (
-            f"models of 0.30M parameters (2-2-2 blocks, none fully connected), {t.max_steps} steps of {t.batch_size} images "
-            "of the full CIFAR-10; the paper's are 8.7M for 200 epochs of batch 64, and 25M for 1000 epochs"
+            f"models of 0.30M parameters ({blocks}), {CPU['train.max_steps']:,} steps of "
+            f"{t.batch_size} images of the full CIFAR-10, every model with the settings of cifar10-best-tiny; the paper's are "
+            "8.7M for 200 epochs of batch 64, and 25M for 1000 epochs"
         )
     return "as published"

@@ -29,7 +29,10 @@ CLAIMS = (
 
 
 def plan(recipe: str, budget: str) -> Plan:
-    return images.plan(recipe, budget, {} if budget == "smoke" else OPTIONS, f"{recipe}-timed")
+    name = f"{recipe}-timed"
+    if budget == "cpu":
+        return Plan(name, recipe, OPTIONS)
+    return images.plan(recipe, budget, OPTIONS if budget == "paper" else {}, name)
 
 
 def _plans(budget: str) -> list[Plan]:

@@ -82,8 +82,9 @@ def _depth(work: Work) -> Result:
 
     def figure() -> Figure:
         page = curves_figure("concatenation depth", runs, clock=False)
-        page.axes[0].axvline(switch, color="#888888", linestyle="--", linewidth=0.9)
-        page.axes[0].text(switch, page.axes[0].get_ylim()[1], " concatenation learns", va="top", fontsize=8)
+        if switch:
+            page.axes[0].axvline(switch, color="#888888", linestyle="--", linewidth=0.9)
+            page.axes[0].text(switch, page.axes[0].get_ylim()[1], " concatenation learns", va="top", fontsize=8)
         return page
 
     return Result((table,), claims, (ONE_SEED, f"The concatenation learns from step {switch} on."), figure)
