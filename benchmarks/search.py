@@ -2,6 +2,7 @@
 
     python benchmarks/search.py --data data --out runs/search --model dense       # continued where it stopped
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
+    python benchmarks/search.py --data data --out runs/search --model dense2      # a second list, from what the first one gave
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 1200   # which size for a longer run
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
     python benchmarks/search.py --out runs/search --table                         # the record as a table
@@ -34,11 +35,12 @@ from idensenet.training.run import RunFolder
 
 HELD_OUT, JUDGED, POINTS = 5_000, 300, 20_000
 SETTINGS = {"lr": 1e-2, "schedule": "cosine", "warmup": 0.02, "concatenation_from": 0.0, "average": 0.98, "compile": "off"}
-START = {
+START: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("cifar10-idensenet-tiny", {"growth": [32, 48, 62], "coeff": 0.99, "lip": 0.999, "beta": 8, "mix": "whiten"}),
     "residual": ("cifar10-resflow-tiny", {"width": 108, "growth": 48, "coeff": 0.99, "beta": 8, "mix": "whiten"}),
 }
 START["sizes"] = START["dense"]
+START["dense2"] = ("cifar10-idensenet-tiny", {**START["dense"][1], "beta": 16, "train": {"weight_decay": 1e-4}})
 START["toy"] = ("toy-best", {})
 SETS = "checkerboard", "rings", "2spirals"
 TOY: dict[str, dict[str, Any]] = {
@@ -94,6 +96,15 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "2-2-1 blocks": {"blocks": [2, 2, 1], "width": 146},
         "CLipSwish": {"activation": "clipswish", "width": 122},
     },
+    # The second list, written after the first: what was better there, together, and more blocks for each scale.
+    "dense2": {
+        "4-3-2 blocks": {"blocks": [4, 3, 2], "growth": [26, 34, 60]},
+        "6-4-2 blocks": {"blocks": [6, 4, 2], "growth": [24, 30, 60]},
+        "8-4-2 blocks": {"blocks": [8, 4, 2], "growth": [20, 28, 62]},
+        "4-3-2 blocks, depth 2": {"blocks": [4, 3, 2], "depth": 2, "growth": [42, 58, 104]},
+        "6-4-2 blocks, depth 2": {"blocks": [6, 4, 2], "depth": 2, "growth": [38, 50, 100]},
+        "12-6-2 blocks, depth 2": {"blocks": [12, 6, 2], "depth": 2, "growth": [28, 40, 96]},
+    },
     "sizes": {
         "2-2-2 blocks": {},
         "4-4-4 blocks": {"blocks": [4, 4, 4]},
@@ -132,6 +143,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
     steps = arguments.steps // (FEWER.get(name, 1) if model == "sizes" else 1)
     train = {
         **({"compile": "on"} if toy else SETTINGS),
+        **overrides.get("train", {}),
         **changes.get("train", {}),
         "max_steps": steps,
         "seed": arguments.seed,
@@ -170,7 +182,7 @@ def search(arguments: argparse.Namespace) -> None:
     if arguments.model == "toy":
         trials = {f"{data}: {name}": changes for name, changes in TOY.items() for data in SETS}
     else:
-        trials = OWN[arguments.model] if arguments.model == "sizes" else {**BOTH, **OWN[arguments.model]}
+        trials = {**BOTH, **OWN[arguments.model]} if arguments.model in ("dense", "residual") else OWN[arguments.model]
     if unknown := sorted(set(arguments.only) - set(trials)):
         raise SystemExit(f"There is no trial {unknown[0]!r}; known are {', '.join(trials)}.")
     arguments.out.mkdir(parents=True, exist_ok=True)
