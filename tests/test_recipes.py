@@ -9,6 +9,7 @@ from idensenet.bijections import residual
 from idensenet.config import recipe
 
 NAMES = [
+    "cifar10-best",
     "cifar10-best-tiny",
     "cifar10-coupling-hybrid",
     "cifar10-coupling-tiny-hybrid",
@@ -55,7 +56,7 @@ NAMES = [
 TOY = [name for name in NAMES if name.startswith("toy-")]
 FAST = [*TOY, "digits-idensenet", "mnist-idensenet"]
 LARGE = [name for name in NAMES if name not in FAST]
-OVER_10M = [name for name in LARGE if "tiny" not in name and ("small" not in name or "extended" in name)]
+OVER_10M = [name for name in LARGE if "tiny" not in name and "best" not in name and ("small" not in name or "extended" in name)]
 
 
 EVERY = [pytest.param(name, marks=pytest.mark.slow if name in OVER_10M else []) for name in NAMES]
