@@ -4,6 +4,7 @@ import math
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.datasets import load_iris, load_wine, make_moons
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from idensenet.bijections.whiten import shrinkage
+from idensenet.bijections.whiten import Whiten, shrinkage
 from idensenet.errors import DataError, OptionError
-from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
+from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector, fitting
 from idensenet.sklearn.fitting import Rows, divided
 
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 SHORT = {"max_iter": 40, "blocks": 2, "folds": 1, "random_state": 0}
 
 
@@ -106,6 +108,83 @@ def test_early_stopping_ends_with_the_best_weights_and_can_be_switched_off():
     assert model.n_iter_ < 2000
     assert model.history_[-1][0] == model.n_iter_
     assert FlowDensity(**{**SHORT, "early_stopping": False}).fit(rows(60)).n_iter_ == 40
+
+
+def split(n, seed=0):
+    """The training and the held-out rows of a fit with one split."""
+    drawn = int(np.random.RandomState(seed).randint(2**31 - 1))
+    return divided(Rows(torch.from_numpy(rows(n))), 1, 0.15, drawn)[0]
+
+
+def test_held_out_rows_play_no_part_in_the_gaussian_that_a_fit_starts_from():
+    train, held_out = split(300)
+    model = FlowDensity(**SHORT).fit(rows(300))
+    (whiten,) = [part for part in model.flow_.preprocess.modules() if isinstance(part, Whiten)]
+    torch.testing.assert_close(whiten.loc, train.x.mean(0), rtol=1e-12, atol=0)
+    assert (whiten.loc - torch.from_numpy(rows(300)).mean(0)).abs().min() > 1e-4
+    centred = (train.x - train.x.mean(0)) / train.x.std(0, unbiased=False)
+    weight = shrinkage(centred)
+    correlation = (1 - weight) * centred.T @ centred / len(centred) + weight * torch.eye(2)
+    scale = train.x.std(0, unbiased=False)
+    gaussian = stats.multivariate_normal(train.x.mean(0), correlation * scale[:, None] * scale)
+    assert model.history_[0][1] == pytest.approx(-gaussian.logpdf(held_out.x).mean(), abs=0.02)  # it starts near the identity
+
+
+def test_no_step_is_dropped_and_a_fit_that_ends_while_still_gaining_says_so():
+    with pytest.warns(ConvergenceWarning, match="still falling after max_iter=25 steps"):
+        model = FlowDensity(**{**SHORT, "max_iter": 25, "learning_rate": 1e-2}).fit(rows())
+    assert model.n_iter_ == 25
+    assert [step for step, _ in model.history_] == [0, 10, 20, 25]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        done = FlowDensity(max_iter=2000, blocks=2, folds=1, n_iter_no_change=2, random_state=0).fit(rows(60))
+    assert done.n_iter_ < 2000
+
+
+def interrupted_at(monkeypatch, step):
+    real, taken = fitting.training_step, []
+
+    def interrupt(*words, **options):
+        taken.append(1)
+        if len(taken) == step:
+            raise KeyboardInterrupt
+        return real(*words, **options)
+
+    monkeypatch.setattr(fitting, "training_step", interrupt)
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_an_interrupt_keeps_the_best_so_far_and_says_so(monkeypatch, early_stopping):
+    options = {**SHORT, "max_iter": 60, "learning_rate": 1e-2, "early_stopping": early_stopping}
+    whole = FlowDensity(**{**options, "max_iter": 30 if early_stopping else 34}).fit(rows())
+    interrupted_at(monkeypatch, 35)
+    with pytest.warns(UserWarning, match=r"Interrupted after 3\d steps; the weights of step 3\d, the best so far, are kept"):
+        model = FlowDensity(**options).fit(rows())
+    if early_stopping:
+        np.testing.assert_array_equal(model.score_samples(rows(20)), whole.score_samples(rows(20)))
+    assert model.score(rows()) > -math.inf
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_an_interrupt_before_anything_is_gained_leaves_it_as_it_was(monkeypatch, folds):
+    model = FlowDensity(**{**SHORT, "folds": folds}, warm_start=True)
+    with monkeypatch.context() as patch:
+        interrupted_at(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(rows())
+    with pytest.raises(NotFittedError):
+        model.score(rows())
+    before = model.fit(rows()).score_samples(rows(20))
+    interrupted_at(monkeypatch, 5)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows())
+    np.testing.assert_array_equal(model.score_samples(rows(20)), before)
+
+
+def test_where_there_is_no_terminal_progress_is_a_line_for_each_evaluation(capsys):
+    model = FlowDensity(**SHORT, verbose=True).fit(rows())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"step {step} of 40: held-out loss {score:.4f}" for step, score in model.history_[1:]]
 
 
 def test_with_folds_every_row_is_held_out_once_and_the_flow_is_fitted_to_all():
@@ -200,9 +279,13 @@ TABLES = {
     "constants": (np.column_stack([rows(), np.zeros((300, 2))]), DataError, r"Columns 2, 3 are constant \(0\)"),
     "copy": (np.column_stack([rows(), rows()[:, 0]]), DataError, "Columns 0, 2 determine each other"),
     "combination": (np.column_stack([rows(), rows() @ [2.0, -1]]), DataError, "Columns 0, 1, 2 determine each other"),
-    "NaN": (broken(0, np.nan), ValueError, "NaN"),
-    "infinity": (broken(0, np.inf), ValueError, "infinity"),
-    "strings": (np.array([["a", "b"], ["c", "d"]]), ValueError, "could not convert"),
+    "NaN": (broken(0, np.nan), DataError, r"Column '\d' of X has NaN in row \d+, .*; drop or fill such rows"),
+    "infinity": (broken(0, np.inf), DataError, r"Column '\d' of X has infinity in row \d+"),
+    "strings": (
+        np.array([["1", "b"], ["c", "d"]]),
+        DataError,
+        "Column '0' of X has 'c' in row 1, which is not a finite number",
+    ),
     "sparse": (sparse.csr_matrix(rows()), TypeError, "[Ss]parse"),
     "one row": (rows()[:1], ValueError, "minimum of 2 is required"),
     "no row": (rows()[:0], ValueError, "minimum of 2 is required"),
@@ -228,11 +311,22 @@ def test_few_rows_are_fitted_and_stay_proper(shape):
     assert np.isfinite(model.sample(3)).all()
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.filterwarnings("error::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 def test_columns_are_called_by_their_names():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows(), columns=["height", "weight"])
     model = FlowDensity(**SHORT).fit(frame)
+    drawn = model.sample(5, random_state=1)
+    assert list(drawn.columns) == ["height", "weight"]
+    np.testing.assert_array_equal(drawn.to_numpy(), FlowDensity(**SHORT).fit(rows()).sample(5, random_state=1))
+    for bad, text in (
+        (frame.astype(object).assign(city=["Bergen"] * 9 + ["Oslo"] * 291), "Column 'city' of X has 'Bergen' in row 0"),
+        (frame.assign(age=[1.0, np.nan] * 150), "Column 'age' of X has NaN in row 1"),
+    ):
+        with pytest.raises(DataError, match=text):
+            FlowDensity(**SHORT).fit(bad)
+    with pytest.raises(DataError, match="Column 'age' of context has NaN in row 1"):
+        FlowDensity(**SHORT).fit(frame, context=frame.assign(age=[1.0, np.nan] * 150))
     FlowOutlierDetector(**SHORT).fit(frame)
     assert list(model.feature_names_in_) == ["height", "weight"]
     with pytest.raises(ValueError, match="feature names"):
@@ -327,8 +421,14 @@ def test_the_columns_of_a_context_are_those_of_fit():
 
 def test_outliers_are_what_the_density_finds_unlikely():
     X = rows(400)
-    model = FlowOutlierDetector(contamination=0.05, **SHORT).fit(X)
-    assert (model.predict(X) == -1).mean() == pytest.approx(0.05, abs=0.003)
+    model = FlowOutlierDetector(contamination=0.1, **SHORT).fit(X)
+    held_out = model.score_samples(split(400)[1].x.numpy())
+    assert model.offset_ == pytest.approx(np.quantile(held_out, 0.1), abs=1e-12)
+    new = (model.predict(rows(5000, 1)) == -1).mean()
+    assert new == pytest.approx(0.1, abs=3 * math.sqrt(0.09 / 60))  # the quantile of 60 rows
+    everything = FlowOutlierDetector(contamination=0.1, **SHORT, early_stopping=False).fit(X)
+    assert (everything.predict(X) == -1).mean() == pytest.approx(0.1, abs=0.003)
+    assert not hasattr(model, "fit_predict")
     np.testing.assert_allclose(model.decision_function(X), model.score_samples(X) - model.offset_, atol=1e-12)
     assert (model.predict([[20.0, 100], [0.0, 900]]) == -1).all()
     with pytest.raises(OptionError, match=r"must lie in \(0, 0.5\]"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from idensenet.checks import check_rounding
@@ -23,7 +25,8 @@ from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
-from idensenet.sklearn.fitting import Loss, Options, Rows, divided, fit, new_flow
+from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
+from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
 from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
@@ -45,12 +48,6 @@ def and_options_of(parent: type) -> Callable[[Init], Init]:
         return init
 
     return decorate
-
-
-def _names(table: object) -> list[str] | None:
-    """Of the columns of a data frame."""
-    columns = getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
 
 
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
@@ -150,17 +147,21 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _check_context_names(self, context: ArrayLike | None) -> None:
-        found, fitted = _names(context), self.context_names_in_
+        found, fitted = column_names(context), self.context_names_in_
         if found is not None and fitted is not None and found != fitted:
             raise DataError(f"The columns of context are {', '.join(found)}, but were {', '.join(fitted)} in fit; give these.")
 
     def _context(self, context: ArrayLike | None, n: int) -> Array | None:
         if context is None:
             return None
-        if self.context_names_in_ is not None and _names(context) is None:
+        if self.context_names_in_ is not None and column_names(context) is None:
             warnings.warn("context has no names of columns, but had them in fit; they are taken in that order.", stacklevel=4)
         self._check_context_names(context)
-        found: Array = check_array(context, dtype=np.float64, ensure_2d=False, input_name="context")
+        try:
+            found: Array = check_array(context, dtype=np.float64, ensure_2d=False, input_name="context")
+        except (TypeError, ValueError):
+            check_numbers(context, "context")  # says more, if a value is to blame
+            raise
         found = found[:, None] if found.ndim == 1 else found
         if len(found) != n:
             check_consistent_length(found, np.empty(n))
@@ -170,8 +171,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         copied = torch.from_numpy(np.array(values, order="C"))  # which may be read-only
         return copied.to(torch.device(self.device), getattr(torch, self.dtype))
 
-    def _check_rounding(self, x: Array, context: Array | None) -> None:
-        for values, before, what in ((x, self.flow_.preprocess, "X"), (context, self.flow_.context_scale, "context")):
+    def _check_rounding(self, flow: Flow, x: Array, context: Array | None) -> None:
+        for values, before, what in ((x, flow.preprocess, "X"), (context, flow.context_scale, "context")):
             if values is not None and before is not None:
                 check_rounding(torch.from_numpy(np.array(values)), before, getattr(torch, self.dtype), what)
 
@@ -186,7 +187,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         check_density(x, names)
         check_digits(x, self.dtype, names)
-        self.context_names_in_ = _names(context)
+        self.context_names_in_ = column_names(context)
         given = self._context(context, len(x))
         if given is not None:
             check_digits(given, self.dtype, self.context_names_in_)
@@ -201,23 +202,26 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             None if given is None else self._tensor(given),
             None if y is None else torch.from_numpy(y).to(torch.device(self.device)),
         )
-        if not again:
-            self.flow_ = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
-            self.flow_.standardize(rows.x, rows.context)
-        self._check_rounding(x, given)
-        with suited_to(self.flow_, self.batch_size):
-            self._train(rows, seed, again)
+        if again:
+            flow = copy.deepcopy(self.flow_)
+        else:
+            flow = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
+            flow.standardize(rows.x, rows.context)
+        self._check_rounding(flow, x, given)
+        with suited_to(flow, self.batch_size):
+            fitted = self._train(flow, rows, seed, again)
+            self._keep(flow, rows, fitted)
         return self
 
-    def _train(self, rows: Rows, seed: int, again: bool) -> None:
-        """Train the flow, and say what is guaranteed about it."""
-        splits = self._splits(rows, seed, again)
+    def _train(self, flow: Flow, rows: Rows, seed: int, again: bool) -> Fitted:
+        """Train the flow on rows."""
+        splits = self._splits(flow, rows, seed, again)
         steps = self.max_iter
         if self.early_stopping and not splits:
             warnings.warn(
                 f"{len(rows)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
                 "give more rows, or early_stopping=False.",
-                stacklevel=4,
+                stacklevel=5,
             )
             steps = 0
         with self._progress(steps) as report:
@@ -232,16 +236,33 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 report,
             )
             loss: Loss = self._loss
-            self.history_ = fit(self.flow_, loss, rows, splits, options)
-        self.n_iter_ = self.history_[-1][0]
-        self.certificate_ = self.flow_.certify()
-        with torch.no_grad():
-            z, _ = self.flow_(rows.x[:AT_ONCE], context=None if rows.context is None else rows.context[:AT_ONCE])
-            bound = self.flow_.inverse_error(z, None if rows.context is None else rows.context[:AT_ONCE])
-        self.inverse_error_bound_ = float(bound.max())
+            return fit(flow, loss, rows, splits, options)
 
-    def _splits(self, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
-        """Copies of the flow, with the rows they train on and those held out; with folds each starts from its own Gaussian.
+    def _keep(self, flow: Flow, rows: Rows, fitted: Fitted) -> None:
+        """Take over what was fitted, with what is guaranteed about it, and say how it ended."""
+        context = None if rows.context is None else rows.context[:AT_ONCE]
+        with torch.no_grad():
+            bound = flow.inverse_error(flow(rows.x[:AT_ONCE], context=context)[0], context)
+        self.certificate_, self.inverse_error_bound_ = flow.certify(), float(bound.max())
+        self.flow_, self.history_, self.n_iter_ = flow, fitted.history, fitted.history[-1][0]
+        if fitted.interrupted:
+            warnings.warn(
+                f"Interrupted after {self.n_iter_} steps; the weights of step {fitted.best}, the best so far, are kept.",
+                stacklevel=4,
+            )
+        elif not fitted.converged:
+            warnings.warn(
+                f"The held-out loss was still falling after max_iter={self.max_iter} steps ({fitted.history[-1][1]:.4f} at the "
+                "end); use a larger max_iter.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "flow_")
+
+    def _splits(self, flow: Flow, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
+        """Copies of the flow, with the rows they train on and those held out; each starts from the Gaussian of the former.
 
         A warm start goes on with the copies and the rows of the last fit: others may have been trained on.
         """
@@ -260,9 +281,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             _, seed, copies = self._held_out_
         parts = divided(rows, min(folds, len(rows)), self.validation_fraction, seed)
         for train, _ in parts if not again else []:
-            copies.append(copy.deepcopy(self.flow_))
-            if folds > 1:
-                copies[-1].standardize(train.x, train.context)
+            copies.append(copy.deepcopy(flow))
+            copies[-1].standardize(train.x, train.context)
         self._held_out_ = (what, seed, copies) if self.warm_start else None
         return [(each, *part) for each, part in zip(copies, parts, strict=True)]
 
@@ -271,9 +291,14 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if not self.verbose:
             yield lambda step, score: None
             return
+        from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(transient=True) as progress:
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            yield lambda step, score: print(f"step {step} of {steps}: held-out loss {score:.4f}", file=sys.stderr, flush=True)
+            return
+        with Progress(transient=True, console=console) as progress:
             task = progress.add_task("fitting", total=steps)
 
             def report(step: int, score: float) -> None:
@@ -285,9 +310,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: ArrayLike, context: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
         check_is_fitted(self)
-        x: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        x: Array = checked_rows(self, X, fit=False)
         given = self._context(context, len(x))
-        self._check_rounding(x, given)
+        self._check_rounding(self.flow_, x, given)
         return self._tensor(x), None if given is None else self._tensor(given)
 
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from idensenet.data.store import Array
@@ -19,6 +19,7 @@ from idensenet.flow import Flow, Prepared
 from idensenet.hybrid import HybridFlow
 from idensenet.sklearn.base import FlowEstimator, and_options_of
 from idensenet.sklearn.fitting import Rows
+from idensenet.sklearn.tables import checked_rows
 
 
 class FlowClassifier(ClassifierMixin, FlowEstimator):  # type: ignore[misc]
@@ -43,7 +44,7 @@ class FlowClassifier(ClassifierMixin, FlowEstimator):  # type: ignore[misc]
         if self.density_weight is not None and not self.density_weight >= 0:
             raise OptionError(f"density_weight={self.density_weight!r} must not be negative.")
         x: Array
-        x, target = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        x, target = checked_rows(self, X, y)
         check_classification_targets(target)
         self.classes_, encoded = np.unique(column_or_1d(target), return_inverse=True)
         return self._fit(x, context, encoded.astype(np.int64), len(self.classes_))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
+from idensenet.sklearn.tables import as_frame, checked_rows, is_frame
 from idensenet.threads import suited_to
 
 
@@ -30,9 +31,12 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
     ((3,), (5, 2), True)
     """
 
+    _frame = False  # whether it was fitted to a data frame with names
+
     def fit(self, X: ArrayLike, y: object = None, *, context: ArrayLike | None = None) -> Self:
         """Fit to the rows of X; `y` is not looked at. `context` has a row for each of X and makes it a conditional density."""
-        x: Array = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        x: Array = checked_rows(self, X)
+        self._frame = is_frame(X) and hasattr(self, "feature_names_in_")
         return self._fit(x, context)
 
     def score(self, X: ArrayLike, y: object = None, context: ArrayLike | None = None) -> float:
@@ -44,8 +48,14 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         n_samples: int = 1,
         random_state: int | np.random.RandomState | None = None,
         context: ArrayLike | None = None,
-    ) -> Array:
-        """Rows drawn from the density; of a conditional one, a context for all or one for each."""
+    ) -> Any:
+        """Rows drawn from the density, as a data frame if `fit` was given one.
+
+        Args:
+            n_samples: How many.
+            random_state: A seed or a generator; that of the estimator by default.
+            context: For a conditional density, a context for all rows or one for each.
+        """
         check_is_fitted(self)
         random = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(torch.device(self.device)).manual_seed(int(random.randint(2**31 - 1)))
@@ -53,4 +63,5 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         given = None if context is None else np.atleast_2d(np.asarray(context, np.float64))
         with suited_to(self.flow_, n_samples):
             found = self.flow_.sample(n_samples, generator, context=None if given is None else self._tensor(given))
-        return found.double().cpu().numpy()
+        rows = found.double().cpu().numpy()
+        return as_frame(rows, self.feature_names_in_) if self._frame else rows

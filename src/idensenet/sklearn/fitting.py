@@ -78,11 +78,16 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
                 yield part
 
 
-def mean_loss(flow: Flow, loss: Loss, rows: Rows, size: int = 1000) -> float:
+def losses(flow: Flow, loss: Loss, rows: Rows, size: int = 1000) -> Tensor:
+    """The loss of each row."""
     with torch.no_grad(), evaluation(flow):
         prepared, places = flow.prepare(), torch.arange(len(rows), device=rows.x.device)
-        parts = [loss(flow, rows.take(index), None, prepared) for index in torch.split(places, size)]
-        return float(torch.cat(parts).mean())
+        return torch.cat([loss(flow, rows.take(index), None, prepared) for index in torch.split(places, size)])
+
+
+def mean_loss(flow: Flow, loss: Loss, rows: Rows) -> float:
+    """The mean loss of rows."""
+    return float(losses(flow, loss, rows).mean())
 
 
 @contextmanager
@@ -152,23 +157,25 @@ def divided(rows: Rows, folds: int, fraction: float, seed: int) -> list[tuple[Ro
     return [(rows.take(torch.cat([p for j, p in enumerate(parts) if j != i])), rows.take(part)) for i, part in enumerate(parts)]
 
 
-def fit(
-    flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, Rows]], options: Options
-) -> list[tuple[int, float]]:
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit did: the held-out loss over steps, from that of the flow as it came on, and how it ended."""
+
+    history: list[tuple[int, float]]
+    best: int  # the step whose weights were taken
+    interrupted: bool = False
+    converged: bool = True  # held-out rows had stopped gaining
+    held_out: Tensor | None = None  # the loss of each row that was held out, by a flow that was not trained on it
+
+
+def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, Rows]], options: Options) -> Fitted:
     """Train the flow on the rows for as many steps as (copy of it, training, held-out rows) gain from on held-out rows.
 
-    With one split, the copy that was best is taken as it is. Without any, all steps are taken. Returns the held-out loss over
-    steps, from that of the flow as it came on; the copies are left as they were where it was best.
+    With one split, the copy that was best is taken as it is. Without any, all steps are taken. The copies are left as they were
+    where it was best. An interrupt ends the training; what was best so far is taken, if that is better than what came.
     """
     if not splits:
-        training = Training(flow, loss, rows, options)
-        history = [(0, mean_loss(flow, loss, rows))]
-        if options.max_iter:
-            training.advance(options.max_iter)
-            history.append((options.max_iter, training.score(rows)))
-        flow.load_state_dict(training.state())
-        flow.eval()
-        return history
+        return _fit_all(flow, loss, rows, options)
     runs = [(Training(copied, loss, train, options), held_out) for copied, train, held_out in splits]
     total = sum(len(held_out) for _, held_out in runs)
 
@@ -178,17 +185,26 @@ def fit(
     every = min(max(10, -(-len(rows) // options.batch_size)), options.max_iter)
     history = [(0, score())]
     best_step, best, states = 0, history[0][1], [run.state() for run, _ in runs]
-    for step in range(every, options.max_iter + 1, every):
-        for run, _ in runs:
-            run.advance(every)
-        history.append((step, score()))
-        options.report(*history[-1])
-        if history[-1][1] < best - options.tol:
-            best_step, best, states = step, history[-1][1], [run.state() for run, _ in runs]
-        if step - best_step >= options.patience * every:
-            break
+    step, converged = 0, False
+    try:
+        while step < options.max_iter and not converged:
+            more = min(every, options.max_iter - step)
+            for run, _ in runs:
+                run.advance(more)
+            step += more
+            history.append((step, score()))
+            options.report(*history[-1])
+            if history[-1][1] < best - options.tol:
+                best_step, best, states = step, history[-1][1], [run.state() for run, _ in runs]
+            converged = step - best_step >= options.patience * every
+        interrupted = False
+    except KeyboardInterrupt:
+        interrupted = True
+        if best_step == 0 or len(runs) > 1:
+            raise  # nothing was gained yet, or the flow itself would still have to be trained
     for (run, _), state in zip(runs, states, strict=True):
         run.flow.load_state_dict(state)
+    found = torch.cat([losses(run.flow, loss, held_out) for run, held_out in runs])
     if len(runs) == 1:
         flow.load_state_dict(states[0])
     else:
@@ -196,4 +212,22 @@ def fit(
         training.advance(best_step)
         flow.load_state_dict(training.state())
     flow.eval()
-    return history
+    return Fitted(history, best_step, interrupted, converged or best_step < step - every, found)
+
+
+def _fit_all(flow: Flow, loss: Loss, rows: Rows, options: Options) -> Fitted:
+    """All steps, on all rows."""
+    training = Training(flow, loss, rows, options)
+    history = [(0, mean_loss(flow, loss, rows))]
+    interrupted = False
+    try:
+        training.advance(options.max_iter)
+    except KeyboardInterrupt:
+        if training.done == 0:
+            raise
+        interrupted = True
+    if training.done:
+        history.append((training.done, training.score(rows)))
+    flow.load_state_dict(training.state())
+    flow.eval()
+    return Fitted(history, training.done, interrupted)

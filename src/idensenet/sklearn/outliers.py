@@ -7,23 +7,29 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
-from sklearn.utils.validation import validate_data
 
 from idensenet.data.store import Array
 from idensenet.errors import OptionError
+from idensenet.flow import Flow
 from idensenet.sklearn.base import FlowEstimator, and_options_of
+from idensenet.sklearn.fitting import Fitted, Rows, losses
+from idensenet.sklearn.tables import checked_rows
 
 
 class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
-    """Marks rows whose log-density is below the `contamination` quantile of that of the training rows.
+    """Marks rows whose log-density is below the `contamination` quantile of that of rows like those of `fit`.
 
-    `offset_` is that quantile; `decision_function` is the log-density less the offset, negative for outliers.
+    `offset_` is that quantile; `decision_function` is the log-density less the offset, negative for outliers. It is taken over
+    rows that were held out, since a flow finds the rows that it was trained on likelier than others: of new rows of the same
+    kind, the share that is marked is about `contamination`. Without early stopping no rows are held out, and all count.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> FlowOutlierDetector(max_iter=20, random_state=0).fit(X).predict([[0, 0], [9, -9]])
     array([ 1, -1])
     """
+
+    novelty = True  # the threshold is for new rows, so the share of training rows that is marked is not exact
 
     @and_options_of(FlowEstimator)
     def __init__(self, *, contamination: float = 0.1, **options: Any) -> None:
@@ -34,10 +40,18 @@ class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
         """Fit to the rows of X, some of which may be outliers themselves; `y` is not looked at."""
         if not 0 < self.contamination <= 0.5:
             raise OptionError(f"contamination={self.contamination!r} must lie in (0, 0.5].")
-        x: Array = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        self._fit(x, context)
-        self.offset_ = float(np.quantile(self.score_samples(X, context), self.contamination))
-        return self
+        x: Array = checked_rows(self, X)
+        return self._fit(x, context)
+
+    def _keep(self, flow: Flow, rows: Rows, fitted: Fitted) -> None:
+        super()._keep(flow, rows, fitted)
+        found = losses(flow, self._loss, rows) if fitted.held_out is None else fitted.held_out
+        self.offset_ = float(np.quantile(-found.double().cpu().numpy(), self.contamination))
+
+    @property
+    def fit_predict(self) -> Any:
+        """Not there: marking a share of the training rows takes a threshold of its own."""
+        raise AttributeError("FlowOutlierDetector has a threshold for new rows; use fit(X).predict(X).")
 
     def decision_function(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
         """The log-density less `offset_`: below zero for outliers."""
