@@ -174,15 +174,24 @@ class Flow(nn.Module):
             given = self._given(context, len(batch))
             self._initialize_body(x, Call(self._draws(batch, None), self.prepare().body, given, log_det=False, learn=True))
 
-    def standardize(self, data: Tensor, context: Tensor | None = None) -> None:
-        """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise."""
+    def standardize(self, data: Tensor, context: Tensor | None = None, weight: Tensor | None = None) -> None:
+        """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise.
+
+        Args:
+            data: Rows.
+            context: A context for each row, for a conditional flow.
+            weight: How much each row counts, for a model that whitens; all the same by default.
+        """
         self._check_start(data, context)
         if self.context_scale is not None:
             self._given(context, len(data))
             assert context is not None
             self.context_scale.fit(context)
         for part in self.preprocess.modules():
-            if isinstance(part, Affine | Whiten) and part.loc.shape == self.shape:
+            if isinstance(part, Whiten) and part.loc.shape == self.shape:
+                part.fit(data, weight)
+                return
+            if isinstance(part, Affine) and part.loc.shape == self.shape:
                 part.fit(data)
                 return
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")

@@ -130,6 +130,41 @@ def test_held_out_rows_play_no_part_in_the_gaussian_that_a_fit_starts_from():
     assert model.history_[0][1] == pytest.approx(-gaussian.logpdf(held_out.x).mean(), abs=0.02)  # it starts near the identity
 
 
+def test_a_row_of_weight_two_counts_as_two_equal_rows():
+    x, counts = torch.randn(40, 3, dtype=torch.float64) @ torch.randn(3, 3, dtype=torch.float64), torch.randint(1, 4, (40,))
+    weighted, repeated = Whiten(3).double(), Whiten(3).double()
+    weighted.fit(x, counts.double())
+    repeated.fit(x.repeat_interleave(counts, 0))
+    torch.testing.assert_close(weighted.loc, repeated.loc)
+    torch.testing.assert_close(weighted.weight, repeated.weight)
+    small = shrinkage(x, counts / 1000)  # weights that say nothing about how many rows there are
+    assert 0.5 < float(small / shrinkage(x)) < 2
+    losses, table = torch.randn(40, dtype=torch.float64), Rows(x, weight=counts.double())
+    right = float(losses.repeat_interleave(counts).mean())
+    assert table.mean(losses) == pytest.approx(right, rel=1e-12)
+    flow, batch = FlowDensity(**SHORT).fit(x.numpy()).flow_, table.take(torch.arange(7))
+    options = fitting.Options(1e-3, 0.0, 1, 7, 1, 0.0, 0)
+    training = fitting.Training(flow, lambda flow, rows, generator, prepared: losses[: len(rows)], table, options)
+    assert float(training.mean_loss(table, flow.prepare())) == pytest.approx(right, rel=1e-12)
+    expected = float(
+        (losses[:7] * counts[:7]).sum() / counts.double().mean() / 7
+    )  # unbiased: the mean over all batches is right
+    assert float(training.mean_loss(batch, flow.prepare())) == pytest.approx(expected, rel=1e-12)
+
+
+def test_weights_move_the_density_and_rows_without_weight_do_not_count():
+    X = np.concatenate([rows(200), rows(200) + np.array([50, 0])])
+    first = np.repeat([1.0, 0.0], 200)
+    model = FlowDensity(**SHORT).fit(X, sample_weight=first)
+    np.testing.assert_array_equal(model.score_samples(rows(20)), FlowDensity(**SHORT).fit(rows(200)).score_samples(rows(20)))
+    tilted = FlowDensity(**SHORT).fit(X, sample_weight=np.repeat([9.0, 1.0], 200)).sample(4000, random_state=0)
+    even = FlowDensity(**SHORT).fit(X).sample(4000, random_state=0)
+    assert (tilted[:, 0] > 25).mean() < 0.2 < 0.4 < (even[:, 0] > 25).mean()
+    for bad, text in ((-first, "Negative"), (first[:3], "sample_weight"), (np.eye(400)[0], "two rows need a positive")):
+        with pytest.raises(ValueError, match=text):
+            FlowDensity(**SHORT).fit(X, sample_weight=bad)
+
+
 def test_no_step_is_dropped_and_a_fit_that_ends_while_still_gaining_says_so():
     with pytest.warns(ConvergenceWarning, match="still falling after max_iter=25 steps"):
         model = FlowDensity(**{**SHORT, "max_iter": 25, "learning_rate": 1e-2}).fit(rows())

@@ -9,13 +9,22 @@ from idensenet.bijections.base import Bijection, Call, check_event, constant_log
 from idensenet.lipschitz.certificate import OperatorNorms
 
 
-def shrinkage(x: Tensor) -> Tensor:
+def shares(weight: Tensor | None, rows: Tensor) -> Tensor:
+    """The share of each row in a mean, [rows, 1], from weights or for rows that all count the same."""
+    weight = torch.ones(len(rows), device=rows.device) if weight is None else weight
+    return (weight.double() / weight.double().sum())[:, None]
+
+
+def shrinkage(x: Tensor, weight: Tensor | None = None) -> Tensor:
     """How far to move the covariance of centred rows towards a multiple of the identity (Ledoit and Wolf, 2004)."""
-    n, dims = x.shape
-    covariance = x.T @ x / n
-    target = covariance.diagonal().mean() * torch.eye(dims, dtype=x.dtype, device=x.device)
+    share = shares(weight, x)
+    covariance = x.T @ (share * x)
+    target = covariance.diagonal().mean() * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     distance = (covariance - target).square().sum()
-    noise = (x.square().sum(1).square().mean() - covariance.square().sum()) / n
+    spread = (share[:, 0] * x.square().sum(1).square()).sum() - covariance.square().sum()
+    rows = 1 / share.square().sum()  # how many they are worth: all, if all count the same,
+    rows = rows if weight is None else torch.maximum(rows, weight.double().sum())  # and a row of weight two is two
+    noise = spread / rows
     return torch.where(distance > 0, torch.minimum(noise, distance) / distance, torch.ones_like(distance))
 
 
@@ -32,19 +41,24 @@ class Whiten(Bijection):
         self.register_buffer("weight", torch.eye(dims))
 
     @torch.no_grad()
-    def fit(self, data: Tensor) -> None:
+    def fit(self, data: Tensor, weight: Tensor | None = None) -> None:
         """From rows of data: each column by its deviation, then the correlation, shrunk as far as its noise asks for.
 
         A constant column is only shifted. Computed in float64, since correlations are lost in less.
+
+        Args:
+            data: Rows.
+            weight: How much each row counts, [rows]; all the same by default.
         """
-        x = data.double()
-        loc, deviation = x.mean(0), x.std(0, unbiased=False)
-        constant = deviation == 0
+        x, share = data.double(), shares(weight, data)
+        loc = (share * x).sum(0)
+        deviation = (share * (x - loc).square()).sum(0).sqrt()
+        constant = (x == x[0]).all(0)
         deviation = torch.where(constant, 1.0, deviation)
         x = (x - loc) / deviation
-        weight = shrinkage(x)
-        correlation = (1 - weight) * (x.T @ x / len(x) + constant.diag())
-        correlation += weight * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        shrunk = shrinkage(x, weight)
+        correlation = (1 - shrunk) * (x.T @ (share * x) + constant.diag())
+        correlation += shrunk * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         values, vectors = torch.linalg.eigh(correlation)
         self.loc.copy_(loc)
         self.weight.copy_((vectors * values.clamp(min=1e-12).rsqrt()) @ vectors.T / deviation)

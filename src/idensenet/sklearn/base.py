@@ -181,14 +181,26 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None, prepared: Prepared) -> Tensor:
         return -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
 
-    def _fit(self, x: Array, context: ArrayLike | None, y: Array | None = None, classes: int | None = None) -> Self:
+    def _fit(
+        self,
+        x: Array,
+        context: ArrayLike | None,
+        y: Array | None = None,
+        classes: int | None = None,
+        weight: Array | None = None,
+    ) -> Self:
         """Fit a flow to checked rows."""
         self._check_options()
         names = getattr(self, "feature_names_in_", None)
-        check_density(x, names)
-        check_digits(x, self.dtype, names)
         self.context_names_in_ = column_names(context)
         given = self._context(context, len(x))
+        if weight is not None:
+            used = weight > 0
+            if used.sum() < 2:
+                raise DataError("At least two rows need a positive sample_weight.")
+            x, weight, given = x[used], weight[used], None if given is None else given[used]
+        check_density(x, names)
+        check_digits(x, self.dtype, names)
         if given is not None:
             check_digits(given, self.dtype, self.context_names_in_)
         random = check_random_state(self.random_state)
@@ -201,12 +213,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             self._tensor(x),
             None if given is None else self._tensor(given),
             None if y is None else torch.from_numpy(y).to(torch.device(self.device)),
+            None if weight is None else self._tensor(weight),
         )
         if again:
             flow = copy.deepcopy(self.flow_)
         else:
             flow = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
-            flow.standardize(rows.x, rows.context)
+            flow.standardize(rows.x, rows.context, rows.weight)
         self._check_rounding(flow, x, given)
         with suited_to(flow, self.batch_size):
             fitted = self._train(flow, rows, seed, again)
@@ -282,7 +295,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         parts = divided(rows, min(folds, len(rows)), self.validation_fraction, seed)
         for train, _ in parts if not again else []:
             copies.append(copy.deepcopy(flow))
-            copies[-1].standardize(train.x, train.context)
+            copies[-1].standardize(train.x, train.context, train.weight)
         self._held_out_ = (what, seed, copies) if self.warm_start else None
         return [(each, *part) for each, part in zip(copies, parts, strict=True)]
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
@@ -33,11 +33,26 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
 
     _frame = False  # whether it was fitted to a data frame with names
 
-    def fit(self, X: ArrayLike, y: object = None, *, context: ArrayLike | None = None) -> Self:
-        """Fit to the rows of X; `y` is not looked at. `context` has a row for each of X and makes it a conditional density."""
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        context: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to the rows of X.
+
+        Args:
+            X: Rows, as an array or a data frame.
+            y: Not looked at.
+            sample_weight: How much each row counts; all the same by default. A row of weight two counts as two equal rows.
+            context: A row for each of X, which makes it a density of X given the context.
+        """
         x: Array = checked_rows(self, X)
         self._frame = is_frame(X) and hasattr(self, "feature_names_in_")
-        return self._fit(x, context)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, x, ensure_non_negative=True)
+        return self._fit(x, context, weight=weight)
 
     def score(self, X: ArrayLike, y: object = None, context: ArrayLike | None = None) -> float:
         """The mean of log p over the rows of X."""

@@ -37,17 +37,29 @@ class Rows:
     x: Tensor
     context: Tensor | None = None
     y: Tensor | None = None
+    weight: Tensor | None = None  # how much each counts
 
     def __len__(self) -> int:
         return len(self.x)
 
+    def parts(self) -> tuple[Tensor | None, ...]:
+        return self.x, self.context, self.y, self.weight
+
     def take(self, index: Tensor) -> Rows:
-        return Rows(*[None if part is None else part[index] for part in (self.x, self.context, self.y)])  # type: ignore[arg-type]
+        return Rows(*[None if part is None else part[index] for part in self.parts()])  # type: ignore[arg-type]
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """Losses of these rows times their weights."""
+        return losses if self.weight is None else losses * self.weight
+
+    def mean(self, losses: Tensor) -> float:
+        """The weighted mean of losses of these rows."""
+        return float(losses.mean()) if self.weight is None else float(self.weighted(losses).sum() / self.weight.sum())
 
     def digest(self) -> str:
         """The same for the same rows alone."""
         found = hashlib.sha256()
-        for part in (self.x, self.context, self.y):
+        for part in self.parts():
             found.update(b"" if part is None else f"{part.shape}".encode() + part.cpu().numpy().tobytes())
         return found.hexdigest()
 
@@ -87,7 +99,7 @@ def losses(flow: Flow, loss: Loss, rows: Rows, size: int = 1000) -> Tensor:
 
 def mean_loss(flow: Flow, loss: Loss, rows: Rows) -> float:
     """The mean loss of rows."""
-    return float(losses(flow, loss, rows).mean())
+    return rows.mean(losses(flow, loss, rows))
 
 
 @contextmanager
@@ -108,6 +120,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             flow.parameters(), options.learning_rate, weight_decay=options.weight_decay, fused=True
         )
+        self.scale = 1.0 if train.weight is None else 1 / float(train.weight.mean())
         self.average = Average(flow, 0.99)
         self.order = batches(len(train), options.batch_size, torch.Generator().manual_seed(options.seed))
         self.noise = torch.Generator(flow.device).manual_seed(options.seed + 1)
@@ -116,7 +129,7 @@ class Training:
 
     def mean_loss(self, rows: Rows, prepared: Prepared) -> Tensor:
         """The loss of a training step."""
-        return self.loss(self.flow, rows, self.noise, prepared).mean()
+        return self.scale * rows.weighted(self.loss(self.flow, rows, self.noise, prepared)).mean()
 
     def advance(self, steps: int) -> None:
         self.flow.train()
