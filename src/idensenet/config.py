@@ -26,6 +26,8 @@ class ModelConfig:
     """None, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
     alpha: float = 0.05
     """Of the logit."""
+    bounds: tuple[tuple[float | None, float | None], ...] = ()
+    """For tables, a lower and an upper bound of each column, null for none; () if no column has any."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Of the normalisation, per channel."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)

@@ -187,13 +187,12 @@ class Flow(nn.Module):
             self._given(context, len(data))
             assert context is not None
             self.context_scale.fit(context)
-        for part in self.preprocess.modules():
-            if isinstance(part, Whiten) and part.loc.shape == self.shape:
-                part.fit(data, weight)
-                return
+        for part in self.preprocess if isinstance(self.preprocess, Chain) else [self.preprocess]:
+            if isinstance(part, Whiten):
+                return part.fit(data, weight)
             if isinstance(part, Affine) and part.loc.shape == self.shape:
-                part.fit(data)
-                return
+                return part.fit(data)
+            data = part.encode(data)
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
 
     def _initialize_body(self, x: Tensor, call: Call) -> None:

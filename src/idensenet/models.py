@@ -12,6 +12,7 @@ from idensenet.bijections import (
     ActNorm,
     Affine,
     Bijection,
+    Bounded,
     Chain,
     ConditionalAffine,
     Coupling,
@@ -205,6 +206,12 @@ class Builder:
             rest = Chain([scales[i], Split(shapes[i], rest)])
         return rest, [(math.prod(m.shape),)]
 
+    def bounded(self) -> Bounded:
+        m = self.model
+        if len(m.shape) != 1 or m.levels is not None or len(m.bounds) != m.shape[0]:
+            raise OptionError(f"bounds={m.bounds} must have a pair for each of the columns of a table; the shape is {m.shape}.")
+        return Bounded(m.bounds)
+
     def preprocess(self) -> Chain:
         m = self.model
         if m.preprocess not in ("none", "logit", "normalize", "standardize", "whiten"):
@@ -216,6 +223,8 @@ class Builder:
             if not 2 <= m.levels <= 256:
                 raise OptionError(f"levels={m.levels} must lie between 2 and 256.")
             parts.append(Affine(torch.zeros(()), torch.tensor(float(m.levels))))
+        if m.bounds:
+            parts.append(self.bounded())
         if m.preprocess == "logit":
             parts.append(Logit(m.alpha))
         elif m.preprocess == "standardize":

@@ -11,6 +11,7 @@ from idensenet.bijections import (
     ActNorm,
     Affine,
     Bijection,
+    Bounded,
     Call,
     Chain,
     ConditionalAffine,
@@ -115,6 +116,11 @@ def whitening() -> Whiten:
     return made
 
 
+def bounded() -> Bounded:
+    """A column of each kind; inputs lie in (0, 1)."""
+    return Bounded([(-0.5, 1.25), (0.0, None), (None, 2.0), (None, None)])
+
+
 def inner_flow() -> Chain:
     """A small flow on (2, 2, 4), as it stands behind a split."""
     return Chain([ActNorm(2), dense((2, 2, 4)), ActNorm(2), Squeeze(), residual((8, 1, 2)), ActNorm(8)])
@@ -144,6 +150,7 @@ class Case:
 
 
 CASES = {
+    "bounded columns": Case(bounded, (4,), unit=True),
     "dense block, vectors": Case(lambda: dense((5,)), (5,)),
     "dense block, two dimensions": Case(lambda: dense((2,), Pieces("lipswish", 0.9)), (2,)),
     "dense block, first map": Case(lambda: dense((6,), Pieces("leakylipswish"), first=4), (6,)),

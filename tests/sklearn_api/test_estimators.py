@@ -18,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import idensenet as idn
 from idensenet.bijections.whiten import Whiten, shrinkage
 from idensenet.errors import DataError, OptionError
 from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector, fitting
@@ -163,6 +164,47 @@ def test_weights_move_the_density_and_rows_without_weight_do_not_count():
     for bad, text in ((-first, "Negative"), (first[:3], "sample_weight"), (np.eye(400)[0], "two rows need a positive")):
         with pytest.raises(ValueError, match=text):
             FlowDensity(**SHORT).fit(X, sample_weight=bad)
+
+
+def test_a_bounded_density_integrates_to_one_inside_is_zero_outside_and_so_are_samples():
+    random = np.random.default_rng(0)
+    X = np.column_stack(
+        [random.beta(0.7, 2, 400), random.lognormal(0, 1, 400), -random.gamma(2, 3, 400), random.normal(5, 2, 400)]
+    )
+    for i, (pair, low, high) in enumerate([((0, 1), 0, 1), ((0, None), 0, 400), ((None, 0), -400, 0), ((None, None), -20, 30)]):
+        model = FlowDensity(**SHORT, bounds={0: pair}).fit(X[:, i : i + 1])
+        edges = low + (high - low) * np.linspace(0, 1, 200_001)
+        middle = (edges[:-1] + edges[1:]) / 2
+        assert np.exp(model.score_samples(middle[:, None])).sum() * (edges[1] - edges[0]) == pytest.approx(1, abs=0.01)
+        drawn = model.sample(3000, random_state=0)[:, 0]
+        assert ((drawn > low) | (pair[0] is None)).all()
+        assert ((drawn < high) | (pair[1] is None)).all()
+        outside = [[each] for each, end in ((low - 0.1, pair[0]), (high + 0.1, pair[1]), (low, pair[0])) if end is not None]
+        if outside:
+            assert np.isneginf(model.score_samples(outside)).all()
+    whole = FlowDensity(**SHORT, bounds={0: (0, 1), 1: (0, None), 2: (None, 0)}).fit(X)
+    free = FlowDensity(**SHORT).fit(X)
+    assert (free.sample(3000, random_state=0)[:, 0] < 0).mean() > 0.02  # the control: a Gaussian knows no bounds
+    drawn = whole.sample(3000, random_state=0)
+    assert ((drawn[:, 0] > 0) & (drawn[:, 0] < 1) & (drawn[:, 1] > 0) & (drawn[:, 2] < 0)).all()
+    assert whole.score(X) > free.score(X) + 0.5
+    assert pickle.loads(pickle.dumps(whole)).score(X) == whole.score(X)
+
+
+def test_bounds_name_columns_and_rows_that_do_not_fit():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rows(), columns=["height", "weight"])
+    for bounds, text in (
+        ({"depth": (0, 1)}, "bounds has 'depth', which is no column; the columns are 'height', 'weight'"),
+        ({"weight": (0, 100)}, r"Column 'weight' has .* in row \d+, which is not strictly between its bounds \(0, 100\)"),
+        ({"weight": (900, 0)}, "Column 'weight' has"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            FlowDensity(**SHORT, bounds=bounds).fit(frame)
+    with pytest.raises(OptionError, match="must be below the upper one"):
+        idn.build("toy-idensenet", bounds=((0, 0), (None, None)))
+    with pytest.raises(OptionError, match="a pair for each of the columns"):
+        idn.build("toy-idensenet", bounds=((0, 1),))
 
 
 def test_no_step_is_dropped_and_a_fit_that_ends_while_still_gaining_says_so():

@@ -2,6 +2,7 @@
 
 from idensenet.bijections.actnorm import ActNorm
 from idensenet.bijections.base import Bijection, Call
+from idensenet.bijections.bounded import Bounded
 from idensenet.bijections.chain import Chain, Invert
 from idensenet.bijections.conditional import ConditionalAffine
 from idensenet.bijections.conv1x1 import InvertibleConv1x1
@@ -16,6 +17,7 @@ __all__ = [
     "ActNorm",
     "Affine",
     "Bijection",
+    "Bounded",
     "Call",
     "Chain",
     "ConditionalAffine",

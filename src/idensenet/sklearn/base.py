@@ -6,7 +6,7 @@ import copy
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -26,7 +26,7 @@ from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
-from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
+from idensenet.sklearn.tables import Pair, bounds_of, check_numbers, checked_rows, column_names
 from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
@@ -56,6 +56,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it. Below 400
     rows, as by `folds=5`, all rows are held out in turn to find the number of steps, and the flow is then fitted to all.
 
+    `bounds` has lower and upper bounds of columns by name or by number, None for none: `{"rate": (0, 1), "price": (0, None)}`.
+    The density is zero outside, samples stay inside, and densities are in the units of the table.
+
     With `warm_start`, `fit` goes on with the flow of the last one. Early stopping then needs the same rows again, and holds out
     those that it held out before; to go on with other rows, which the flow may have seen, use `early_stopping=False`.
     """
@@ -73,6 +76,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         activation: str = "clipswish",
         lipschitz: float = 0.98,
         log_det: str = "exact",
+        bounds: Mapping[str | int, Pair] | None = None,
         learning_rate: float = 2e-3,
         weight_decay: float = 1e-2,
         max_iter: int = 2000,
@@ -94,6 +98,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self.activation = activation
         self.lipschitz = lipschitz
         self.log_det = log_det
+        self.bounds = bounds
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.max_iter = max_iter
@@ -127,11 +132,12 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if self.dtype not in ("float32", "float64"):
             raise OptionError(f"dtype={self.dtype!r} is not known; use 'float64' or 'float32'.")
 
-    def _config(self, columns: int, context: int, classes: int | None) -> Config:
+    def _config(self, columns: int, context: int, classes: int | None, bounds: tuple[Pair, ...] = ()) -> Config:
         estimated = {"method": "roulette", "eval_method": "adaptive"}
         return Config().replace(
             shape=(columns,),
             preprocess="whiten",
+            bounds=bounds,
             blocks=(self.blocks,),
             depth=self.depth,
             growth=self.growth,
@@ -205,7 +211,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             check_digits(given, self.dtype, self.context_names_in_)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        config = self._config(x.shape[1], 0 if given is None else given.shape[1], classes)
+        config = self._config(
+            x.shape[1], 0 if given is None else given.shape[1], classes, bounds_of(x, self.bounds or {}, names)
+        )
         again = self.warm_start and hasattr(self, "flow_")
         if again and self.flow_.config != config:
             raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from idensenet.data.store import Array
-from idensenet.errors import DataError
+from idensenet.errors import DataError, OptionError
+
+Pair = tuple[float | None, float | None]
 
 
 def column_names(table: object) -> list[str] | None:
@@ -72,6 +74,33 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def bounds_of(x: Array, bounds: Mapping[str | int, Pair], names: Sequence[str] | None) -> tuple[Pair, ...]:
+    """A pair of bounds for each column, after a look at the rows; nothing if no column has any.
+
+    Args:
+        x: The rows.
+        bounds: Lower and upper bounds by the name or the number of a column.
+        names: The names of the columns, if they have any.
+    """
+    columns: dict[str | int, int] = {i: i for i in range(x.shape[1])}
+    columns.update({name: i for i, name in enumerate([] if names is None else names)})
+    found: list[Pair] = [(None, None)] * x.shape[1]
+    for name, pair in bounds.items():
+        if name not in columns:
+            known = ", ".join(map(repr, range(x.shape[1]) if names is None else names))
+            raise OptionError(f"bounds has {name!r}, which is no column; the columns are {known}.")
+        low, high = (end if given is None else given for end, given in zip((-np.inf, np.inf), pair, strict=True))
+        column = x[:, columns[name]]
+        bad = np.flatnonzero((column <= low) | (column >= high))
+        if len(bad):
+            raise DataError(
+                f"Column {name!r} has {column[bad[0]]:.6g} in row {bad[0]}, which is not strictly between its bounds {pair}; "
+                "widen the bounds a little, or drop such rows."
+            )
+        found[columns[name]] = pair[0], pair[1]
+    return tuple(found) if bounds else ()
 
 
 def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | str | None = "no_validation", fit: bool = True) -> Any:
