@@ -48,7 +48,8 @@ class ActNorm(Bijection):
         """One block's scale and shift."""
         self._check(x)
         shape = (1, -1, *[1] * (x.ndim - 2))
-        return torch.exp(log_scale.view(shape)) * (x + shift.view(shape))
+        scale = torch.exp(log_scale.view(shape))
+        return torch.addcmul(scale * shift.view(shape), scale, x)  # one pass
 
     def affine_inverse(self, y: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
         """The inverse of `affine`."""
