@@ -256,6 +256,9 @@ def test_an_interrupt_before_anything_is_gained_leaves_it_as_it_was(monkeypatch,
     with pytest.raises(KeyboardInterrupt):
         model.fit(rows())
     np.testing.assert_array_equal(model.score_samples(rows(20)), before)
+    monkeypatch.undo()
+    reference = FlowDensity(**{**SHORT, "folds": folds}, warm_start=True).fit(rows()).fit(rows())
+    np.testing.assert_array_equal(model.fit(rows()).score_samples(rows(20)), reference.score_samples(rows(20)))
 
 
 def test_where_there_is_no_terminal_progress_is_a_line_for_each_evaluation(capsys):

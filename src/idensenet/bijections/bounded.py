@@ -65,9 +65,7 @@ class Bounded(Bijection):
         distance = torch.exp(torch.where(both | ~(low | high), 0.0, away))
         x = torch.where(low, lower + distance, torch.where(high, upper - distance, y))
         x = torch.where(both, torch.where(both, lower, 0.0) + width * torch.sigmoid(y), x)
-        x = torch.maximum(
-            torch.minimum(x, torch.nextafter(upper, lower)), torch.nextafter(lower, upper)
-        )  # inside after rounding
+        x = torch.clamp(x, torch.nextafter(lower, upper), torch.nextafter(upper, lower))  # rounding may reach a bound
         slope = torch.where(both, torch.log(width) + logsigmoid(y) + logsigmoid(-y), torch.where(low | high, away, 0.0))
         return x, sum_event(slope)
 

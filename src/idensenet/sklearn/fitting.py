@@ -215,8 +215,9 @@ def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, R
         interrupted = True
         if best_step == 0 or len(runs) > 1:
             raise  # nothing was gained yet, or the flow itself would still have to be trained
-    for (run, _), state in zip(runs, states, strict=True):
-        run.flow.load_state_dict(state)
+    finally:
+        for (run, _), state in zip(runs, states, strict=True):
+            run.flow.load_state_dict(state)
     found = torch.cat([losses(run.flow, loss, held_out) for run, held_out in runs])
     if len(runs) == 1:
         flow.load_state_dict(states[0])
