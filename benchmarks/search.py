@@ -3,7 +3,8 @@
     python benchmarks/search.py --data data --out runs/search --model dense       # continued where it stopped
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
     python benchmarks/search.py --data data --out runs/search --model dense2      # a second list, from what the first one gave
-    python benchmarks/search.py --data data --out runs/search --model sizes --steps 1200   # which size for a longer run
+    python benchmarks/search.py --data data --out runs/search --model sizes --steps 900    # which size for a longer run
+    python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
     python benchmarks/search.py --out runs/search --table                         # the record as a table
 
@@ -40,7 +41,10 @@ START: dict[str, tuple[str, dict[str, Any]]] = {
     "residual": ("cifar10-resflow-tiny", {"width": 108, "growth": 48, "coeff": 0.99, "beta": 8, "mix": "whiten"}),
 }
 START["sizes"] = START["dense"]
-START["dense2"] = ("cifar10-idensenet-tiny", {**START["dense"][1], "beta": 16, "train": {"weight_decay": 1e-4}})
+START["sizes2"] = START["dense2"] = (
+    "cifar10-idensenet-tiny",
+    {**START["dense"][1], "beta": 16, "train": {"weight_decay": 1e-4}},
+)
 START["toy"] = ("toy-best", {})
 SETS = "checkerboard", "rings", "2spirals"
 TOY: dict[str, dict[str, Any]] = {
@@ -112,6 +116,14 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "2-2-2 blocks, twice as wide": {"growth": [64, 96, 124]},
         "4-4-4 blocks, twice as wide": {"blocks": [4, 4, 4], "growth": [64, 96, 124]},
     },
+}
+# What to train for longer, after the second list; about a million parameters, and as many steps for each.
+OWN["sizes2"] = {
+    "8-8-8 blocks": {"blocks": [8, 8, 8]},
+    "16-8-4 blocks": {"blocks": [16, 8, 4], "growth": [28, 44, 76]},
+    "24-8-2 blocks": {"blocks": [24, 8, 2], "growth": [24, 44, 110]},
+    "16-8-4 blocks, depth 2": {"blocks": [16, 8, 4], "depth": 2, "growth": [46, 70, 128]},
+    "24-12-4 blocks, depth 2": {"blocks": [24, 12, 4], "depth": 2, "growth": [38, 58, 124]},
 }
 FEWER = {"4-4-4 blocks": 2, "8-8-8 blocks": 4, "2-2-2 blocks, twice as wide": 3, "4-4-4 blocks, twice as wide": 6}
 
