@@ -188,7 +188,7 @@ def test_what_follows_two_dashes_reaches_the_runs(tmp_path):
     words = ["reproduce", "figure-densities", "--budget", "smoke", "--out", str(out), "--", "--train.max_steps", "4"]
     assert main(words) == 0
     found = json.loads((out / "figure-densities.json").read_text())
-    assert [run["steps"] for run in found["runs"]] == [4, 4]
+    assert [run["steps"] for run in found["runs"]] == [4, 4, 4]
     assert found["made"]["command"].endswith("-- --train.max_steps 4")
     assert found["what"].endswith("; with --train.max_steps 4")
     assert found["runs"][0]["commit"] == commit()
