@@ -96,7 +96,7 @@ class LipschitzMap(nn.Module, ABC):
         """u' W v of each block, [K], as a differentiable function of the weight with u and v held fixed."""
         if self.norm != 2:
             return norms.induced_norms(self.weight, self.norm, self.maps)
-        left, right = self.left.clone(), self.right.clone()  # those of the map may be written before the backward pass
+        left, right = self.left.clone(), self.right.clone()  # the buffers may change before the backward pass
         return ((left.flatten(1)[:, None] @ self.weight.flatten(2)) @ right.flatten(1)[:, :, None]).flatten()
 
     def compute_norms(self, back: bool) -> None:

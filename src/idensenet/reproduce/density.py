@@ -130,7 +130,7 @@ def _density(work: Work) -> Result:
         claims,
         (
             seeds_in_words(work.budget),
-            f"At equal time the first run of each; its error is that of the last step, {count} images.",
+            f"Equal time compares the first run of each model; its error is that of the last step on {count} images.",
         ),
         lambda: curves_figure("density estimation", at),
     )

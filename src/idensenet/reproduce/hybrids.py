@@ -31,8 +31,8 @@ def plan(kind: str, weight: str, budget: str) -> Plan:
     options: dict[str, Any] = {"train.weight": weight}
     if weight == "0":
         options["train.objective"] = "classification"
-    if budget == "paper":
-        options["train.eval_samples"] = 10_000  # all
+    if budget != "smoke":
+        options["train.eval_samples"] = 10_000 if budget == "paper" else 500  # accuracies need more than scores
     return images.plan(recipe, budget, options, f"{recipe}-{weight.replace('/', 'per')}")
 
 

@@ -128,7 +128,7 @@ def seeds_in_words(budget: str) -> str:
     count = SEEDS[budget]
     if count == 1:
         return ONE_SEED
-    return f"{count} runs of each model; errors are over held-out images and runs, and those of differences are paired."
+    return f"Each model was trained {count} times. Errors cover held-out images and runs; differences are paired by image."
 
 
 # The two models, as they are compared everywhere

@@ -68,7 +68,7 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
 
         Args:
             n_samples: How many.
-            random_state: A seed or a generator; that of the estimator by default.
+            random_state: A seed or a generator. By default the estimator's own `random_state` is used.
             context: For a conditional density, a context for all rows or one for each.
         """
         check_is_fitted(self)

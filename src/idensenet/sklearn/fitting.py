@@ -172,7 +172,7 @@ def divided(rows: Rows, folds: int, fraction: float, seed: int) -> list[tuple[Ro
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit did: the held-out loss over steps, from that of the flow as it came on, and how it ended."""
+    """The result of a fit: the held-out loss over steps, starting before the first one, and how the fit ended."""
 
     history: list[tuple[int, float]]
     best: int  # the step whose weights were taken

@@ -17,11 +17,11 @@ from idensenet.sklearn.tables import checked_rows
 
 
 class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
-    """Marks rows whose log-density is below the `contamination` quantile of that of rows like those of `fit`.
+    """Marks rows whose log-density is below a threshold, so that about a share `contamination` of new normal rows is marked.
 
-    `offset_` is that quantile; `decision_function` is the log-density less the offset, negative for outliers. It is taken over
-    rows that were held out, since a flow finds the rows that it was trained on likelier than others: of new rows of the same
-    kind, the share that is marked is about `contamination`. Without early stopping no rows are held out, and all count.
+    The threshold `offset_` is a quantile of the log-densities of held-out rows: a flow gives the rows that it was trained on a
+    higher density than new ones. Without early stopping no rows are held out, and the quantile is over all training rows.
+    `decision_function` is the log-density less the threshold, negative for outliers.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
