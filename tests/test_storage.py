@@ -147,10 +147,13 @@ def test_a_state_without_norms_is_whole_and_norms_are_computed_from_its_weights(
     some = {name: value for name, value in flow.state_dict().items() if not name.endswith("left")}
     for m in maps_of(other):
         m.sigma.fill_(1e3)
+        m.left.zero_()
     other.load_state_dict(some)  # a part of the norms is as good as none
     for mine, its in zip(maps_of(flow), maps_of(other), strict=True):
         refresh_norms(its)
         torch.testing.assert_close(its.sigma, mine.sigma, rtol=1e-2, atol=0)
+        active = its.sigma > its.coeff  # u' W v, as far as it is computed
+        torch.testing.assert_close(its.norm_product()[active].detach(), its.sigma[active], rtol=1e-2, atol=0)
     del state[next(iter(state))]
     with pytest.raises(RuntimeError, match="Missing key"):
         other.load_state_dict(state)
