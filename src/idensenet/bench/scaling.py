@@ -79,7 +79,8 @@ def memory_over_blocks(blocks: Sequence[int], batch: int) -> Row:
     note = (
         f"a block's input is {saved:.2f} MB; what a block keeps for the backward pass is {each_keeps:.2f} MB, that is "
         f"{each_keeps / saved:.2f} of them (its input, u, the input of its ActNorm, signs of the probe, prepared weights); the "
-        f"gradients of its parameters are {gradients:.2f} MB; peaks: " + ", ".join(f"{n:.0f} blocks {mb:.1f} MB" for n, mb in points)
+        f"gradients of its weights are {gradients:.2f} MB; peaks: "
+        + ", ".join(f"{n:.0f} blocks {mb:.1f} MB" for n, mb in points)
     )
     what = "scaling: memory for one more block, memory-saving"
     return Row(what, slope, 0.0, "MB", notes=(note,), axis="blocks", points=points)
