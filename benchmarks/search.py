@@ -2,15 +2,17 @@
 
     python benchmarks/search.py --data data --out runs/search --model dense       # continued where it stopped
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
-    python benchmarks/search.py --data data --out runs/search --model dense2      # a second list, from what the first one gave
+    python benchmarks/search.py --data data --out runs/search --model dense2      # second lists, from what the first ones gave
+    python benchmarks/search.py --data data --out runs/search --model residual2
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 900    # which size for a longer run
     python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
-    python benchmarks/search.py --out runs/search --table                         # the record as a table
+    python benchmarks/search.py --table                                           # the record as a table
 
 Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). Of
 sizes, larger ones take fewer steps, so that all take about the same time. The last 5,000 training images are held out, and 300
-of them decide; nobody looks at the test images. Toy models are judged by 20,000 points with a seed of their own. Several
+of them decide; nobody looks at the test images. Toy models are judged by 20,000 points with a seed of their own. Every
+trial adds a line to the record (`--record`, results/search.jsonl), and trials that are in it are not run again. Several
 processes may share a folder: each takes the next trial that nobody has begun.
 """
 
@@ -44,6 +46,10 @@ START["sizes"] = START["dense"]
 START["sizes2"] = START["dense2"] = (
     "cifar10-idensenet-tiny",
     {**START["dense"][1], "beta": 16, "train": {"weight_decay": 1e-4}},
+)
+START["residual2"] = (
+    "cifar10-resflow-tiny",
+    {**START["residual"][1], "beta": 16, "train": {"lr": 5e-3, "weight_decay": 1e-4}},
 )
 START["toy"] = ("toy-best", {})
 SETS = "checkerboard", "rings", "2spirals"
@@ -100,7 +106,7 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "2-2-1 blocks": {"blocks": [2, 2, 1], "width": 146},
         "CLipSwish": {"activation": "clipswish", "width": 122},
     },
-    # The second list, written after the first: what was better there, together, and more blocks for each scale.
+    # The second lists, written after the first: what was better there, together, and more blocks for each scale.
     "dense2": {
         "4-3-2 blocks": {"blocks": [4, 3, 2], "growth": [26, 34, 60]},
         "6-4-2 blocks": {"blocks": [6, 4, 2], "growth": [24, 30, 60]},
@@ -108,6 +114,14 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "4-3-2 blocks, depth 2": {"blocks": [4, 3, 2], "depth": 2, "growth": [42, 58, 104]},
         "6-4-2 blocks, depth 2": {"blocks": [6, 4, 2], "depth": 2, "growth": [38, 50, 100]},
         "12-6-2 blocks, depth 2": {"blocks": [12, 6, 2], "depth": 2, "growth": [28, 40, 96]},
+    },
+    "residual2": {
+        "4-3-2 blocks": {"blocks": [4, 3, 2], "width": 94},
+        "6-4-2 blocks": {"blocks": [6, 4, 2], "width": 82},
+        "12-6-2 blocks": {"blocks": [12, 6, 2], "width": 64},
+        "4-3-2 blocks, CLipSwish": {"blocks": [4, 3, 2], "width": 106, "activation": "clipswish"},
+        "6-4-2 blocks, CLipSwish": {"blocks": [6, 4, 2], "width": 94, "activation": "clipswish"},
+        "12-6-2 blocks, CLipSwish": {"blocks": [12, 6, 2], "width": 72, "activation": "clipswish"},
     },
     "sizes": {
         "2-2-2 blocks": {},
@@ -126,6 +140,16 @@ OWN["sizes2"] = {
     "24-12-4 blocks, depth 2": {"blocks": [24, 12, 4], "depth": 2, "growth": [38, 58, 124]},
 }
 FEWER = {"4-4-4 blocks": 2, "8-8-8 blocks": 4, "2-2-2 blocks, twice as wide": 3, "4-4-4 blocks, twice as wide": 6}
+
+
+def steps_of(model: str, name: str, steps: int) -> int:
+    """Steps of a trial: larger sizes take fewer."""
+    return steps // (FEWER.get(name, 1) if model == "sizes" else 1)
+
+
+def entries(record: Path) -> list[dict[str, Any]]:
+    """What has been tried so far."""
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
 
 
 def source(root: str) -> Source:
@@ -152,7 +176,7 @@ def trained(config: Any, data: Source, name: str, base: str, arguments: argparse
 def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     base, overrides = START[model]
     toy = model == "toy"
-    steps = arguments.steps // (FEWER.get(name, 1) if model == "sizes" else 1)
+    steps = steps_of(model, name, arguments.steps)
     train = {
         **({"compile": "on"} if toy else SETTINGS),
         **overrides.get("train", {}),
@@ -198,21 +222,24 @@ def search(arguments: argparse.Namespace) -> None:
     if unknown := sorted(set(arguments.only) - set(trials)):
         raise SystemExit(f"There is no trial {unknown[0]!r}; known are {', '.join(trials)}.")
     arguments.out.mkdir(parents=True, exist_ok=True)
+    known = {(e["model"], e["trial"], e["steps"], e["seed"]) for e in entries(arguments.record)}
     for name in arguments.only or trials:
+        if (arguments.model, name, steps_of(arguments.model, name, arguments.steps), arguments.seed) in known:
+            continue
         taken = arguments.out / f".{arguments.model}-{name.replace('/', '-')}-{arguments.steps}-{arguments.seed}"
         try:
             taken.touch(exist_ok=False)
         except FileExistsError:
             continue
         found = run(arguments.model, name, trials[name], arguments)
-        with (arguments.out / "record.jsonl").open("a") as file:
+        with arguments.record.open("a") as file:
             file.write(json.dumps(found) + "\n")
         unit = "nats" if arguments.model == "toy" else "bits per dimension"
         print(f"{name}: {found['score']:.4f} +- {found['error']:.4f} {unit} in {found['seconds']:.0f} s", flush=True)
 
 
-def table(folder: Path) -> None:
-    found = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+def table(record: Path) -> None:
+    found = entries(record)
     images = [entry for entry in found if entry["model"] != "toy"]
     print("| model | trial | parameters | steps | seed | seconds | bits per dimension |\n|---|---|---|---|---|---|---|")
     for entry in sorted(images, key=lambda e: (e["model"], e["steps"], e["score"])):
@@ -234,13 +261,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="data")
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
+    parser.add_argument("--record", type=Path, default=Path("results/search.jsonl"))
     parser.add_argument("--model", choices=sorted(START), default="dense")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="TRIAL")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
-    table(arguments.out) if arguments.table else search(arguments)
+    table(arguments.record) if arguments.table else search(arguments)
 
 
 if __name__ == "__main__":
