@@ -1,4 +1,4 @@
-"""What can be chosen. Recipes are short YAML files of overrides; the defaults are here, and so is the help text."""
+"""All options, with their defaults and help texts. Recipes are short YAML files of overrides."""
 
 from __future__ import annotations
 
@@ -16,220 +16,221 @@ from idensenet.overriding import override
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture."""
+    """Architecture of the model."""
 
     shape: tuple[int, ...] = (2,)
-    """Of one sample: (D,) for tables, (channels, height, width) for images."""
+    """Shape of one sample: (D,) for tables, (channels, height, width) for images."""
     levels: int | None = None
-    """How many integer levels a pixel has; none for continuous data."""
+    """Number of integer levels of a pixel; null for continuous data."""
     preprocess: str = "none"
-    """None, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
+    """What happens to the data first: none, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
     alpha: float = 0.05
-    """Of the logit."""
+    """Margin of the logit: pixels are mapped to [alpha, 1 - alpha] before it."""
     bounds: tuple[tuple[float | None, float | None], ...] = ()
-    """For tables, a lower and an upper bound of each column, null for none; () if no column has any."""
+    """Lower and upper bound of each column of a table, null for none; () if no column has bounds."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
-    """Of the normalisation, per channel."""
+    """Mean of each channel, for normalize."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
-    """Deviation of the normalisation, per channel."""
+    """Standard deviation of each channel, for normalize."""
     block: str = "dense"
-    """Dense, residual, extended, coupling or glow."""
+    """Kind of block: dense, residual, extended, coupling or glow."""
     blocks: tuple[int, ...] = (10,)
-    """How many, per scale."""
+    """Number of blocks at each scale."""
     depth: int = 3
-    """Dense layers, or hidden layers of a residual network on vectors."""
+    """Number of dense layers in a block, or of hidden layers of a residual network on vectors."""
     growth: int | tuple[int, ...] = 16
-    """Channels that a dense layer adds: one number, or one per scale."""
+    """Number of channels that a dense layer adds: one number, or one for each scale."""
     width: int = 128
-    """Hidden channels of a residual or coupling network."""
+    """Hidden width of residual and coupling networks."""
     activation: str = "clipswish"
-    """Clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
+    """Activation: clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
     beta: float = 0.5
-    """Where the beta of the swish activations starts: its softplus is the factor inside the sigmoid."""
+    """Initial beta of the swish activations; its softplus is the factor inside the sigmoid."""
     learnable_concatenation: bool = True
-    """Whether the weights of the concatenation are learned."""
+    """Learn the weights of the concatenation."""
     coeff: float = 0.98
-    """Bound on the norm of every linear map."""
+    """Bound on the norm of each linear map."""
     lip: float = 0.98
-    """Bound on the Lipschitz constant of every dense layer."""
+    """Bound on the Lipschitz constant of each dense layer."""
     norm: float = 2.0
-    """In which all this is measured: 1, 2 or infinity."""
+    """The p-norm of all Lipschitz bounds: 1, 2 or inf."""
     actnorm: bool = True
-    """A scale and shift before the first block and after every block."""
+    """Put an ActNorm (a learned scale and shift) before the first block and after each block."""
     fc_blocks: int = 0
-    """Fully connected blocks at the end."""
+    """Number of fully connected blocks at the end of an image model."""
     fc_first: int = 64
-    """Width of their first linear map."""
+    """Output width of the first linear map of a fully connected block."""
     fc_growth: int = 32
-    """Numbers that a dense layer of a fully connected block adds."""
+    """Number of features that a dense layer of a fully connected block adds."""
     fc_width: int = 128
-    """Of residual or coupling ones."""
+    """Hidden width of fully connected residual and coupling blocks."""
     start: str = "random"
-    """Initial weights: random, or identity, which starts every residual block near the identity."""
+    """Initial weights: random, or identity, which starts each residual block near the identity."""
     mix: str = "none"
-    """In front of each scale of an image model: none, or whiten, a learned 1x1 convolution that starts by decorrelating."""
+    """First layer of each scale of an image model: none, or whiten, a learned 1x1 convolution that starts by decorrelating."""
     squeezes: int = 0
-    """Squeezes in front of the first scale, each of which halves both sides of the image."""
+    """Number of squeezes before the first scale; each halves both sides of the image."""
     factor_out: bool = False
-    """Half of the channels are done after each scale."""
+    """Send half of the channels directly to the latent code after each scale."""
     context: int = 0
-    """Numbers that a conditional model is given with each sample; vectors only."""
+    """Length of the context vector of a conditional model; 0 for none. Vectors only."""
     context_width: int = 64
-    """Hidden units of the networks that read the context."""
+    """Hidden width of the networks that embed the context."""
     context_features: int = 16
-    """Numbers they hand to each block."""
+    """Number of context features that each block receives."""
     classes: int | None = None
-    """A hybrid model's classes."""
+    """Number of classes of a hybrid model; null for a density alone."""
     head_width: int = 256
-    """Channels of a hybrid model's heads."""
+    """Width of the classification heads of a hybrid model."""
 
 
 @dataclass(frozen=True)
 class LogDetConfig:
-    """How the log-determinant of a residual block is computed, in training and in evaluation."""
+    """How log-determinants are computed, in training and in evaluation."""
 
     method: str = "exact"
-    """Exact, series, roulette, adaptive or krylov."""
+    """Estimator in training: exact, series, roulette, adaptive or krylov."""
     terms: int = 10
-    """Of a truncated series; the most steps of krylov in training."""
+    """Number of terms of a truncated series, and the most steps of krylov in training."""
     exact_terms: int = 2
-    """That the roulette takes for certain."""
+    """Number of series terms that are always computed."""
     law: str = "poisson"
-    """Of the others: poisson or geometric."""
+    """Distribution of the number of further terms: poisson or geometric."""
     law_parameter: float = 1.0
-    """Mean of the Poisson distribution (the paper uses 2), or p of the geometric one."""
+    """Mean of the Poisson distribution (the paper uses 2), or p of the geometric distribution."""
     tolerance: float = 1e-5
-    """Nats per dimension at which the adaptive series and krylov stop."""
+    """Error at which the adaptive series and krylov stop, in nats per dimension."""
     probe: str = "rademacher"
-    """Or gaussian."""
+    """Distribution of the probe vectors: rademacher or gaussian."""
     probes: int = 1
-    """How many probes a value is averaged over."""
+    """Number of probe vectors in training."""
     eval_method: str = "exact"
-    """The same in evaluation."""
+    """Estimator in evaluation: exact, series, roulette, adaptive or krylov."""
     eval_terms: int = 20
-    """Certain terms in evaluation, truncated or roulette."""
+    """Number of series terms that are always computed in evaluation."""
     eval_probes: int = 1
-    """Probes in evaluation."""
+    """Number of probe vectors in evaluation."""
 
 
 @dataclass(frozen=True)
 class SolverConfig:
-    """How the inverse is found."""
+    """How the inverse is computed."""
 
     method: str = "anderson"
-    """Picard, anderson or newton."""
+    """Fixed-point method: picard, anderson or newton."""
     tol: float | None = None
-    """Residual per square root of a dimension; 5e-7 in float32, 1e-12 in float64."""
+    """Residual per square root of the dimension at which the solver stops; by default 5e-7 in float32, 1e-12 in float64."""
     max_steps: int = 1000
+    """Most steps of the solver; a solve that needs more is an error."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What is read."""
+    """Training and held-out data."""
 
     name: str | None = None
-    """A toy set (circles, moons, checkerboard, ...), digits, mnist, fashion-mnist, cifar10 or imagenet32."""
+    """A known data set: a toy set (circles, moons, checkerboard, ...), digits, mnist, fashion-mnist, cifar10 or imagenet32."""
     root: str = "data"
-    """Folder of downloaded data."""
+    """Folder of downloaded data sets."""
     folder: str | None = None
     """A folder of images of your own."""
     table: str | None = None
-    """A table of your own: CSV, Parquet or NPY."""
+    """A table of your own: a CSV, Parquet or NPY file."""
     columns: tuple[str, ...] = ()
     """Columns of the table to use; all of them by default."""
     context: tuple[str, ...] = ()
-    """Columns of the table that are given and not modelled: the model is of the others, conditional on these."""
+    """Columns of the table to condition on: the model is the density of the other columns given these."""
     size: int = 32
-    """Side to which images of a folder are cropped and resized."""
+    """Side length to which images of a folder are cropped and resized."""
     channels: int = 3
-    """Channels of images of a folder: 3, or 1 for grey."""
+    """Number of channels of images of a folder: 3, or 1 for grey."""
     split_seed: int = 0
-    """Decides which rows are held out, where the publisher does not."""
+    """Seed of the split into training and held-out rows, where the data set has no split of its own."""
     flip: bool = False
-    """Mirror training images at random."""
+    """Flip training images horizontally at random."""
     crop: bool = False
-    """Shift training images by up to 4 pixels at random, with reflection at the border."""
+    """Shift training images by up to 4 pixels at random, with reflect padding."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How it is trained."""
+    """Training."""
 
     objective: str = "density"
-    """Density, classification or hybrid."""
+    """What is minimised: density, classification or hybrid."""
     weight: str = "1"
-    """Lambda of the hybrid objective: 0, 1/D, 1 or any number."""
+    """Weight lambda of the density in the hybrid objective: 0, 1/D, 1 or any number."""
     epochs: float = 1000.0
-    """Length of the whole run, for finite data."""
+    """Length of the run in epochs."""
     max_steps: int | None = None
-    """Length in optimiser steps instead; for toy sets, which never end, it must be given."""
+    """Length of the run in optimiser steps; it replaces epochs, and toy sets, which never end, need it."""
     batch_size: int = 64
-    """Samples per optimiser step and process, before accumulation."""
+    """Number of samples in a batch of one process."""
     accumulate: int = 1
-    """Batches whose gradients are added up for one step."""
+    """Number of batches whose gradients are averaged for one step."""
     lr: float = 1e-3
-    """Learning rate."""
+    """Highest learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
-    """Of Adam."""
+    """Decay rates of Adam's two moments."""
     weight_decay: float = 0.0
-    """Of Adam."""
+    """Weight decay of Adam."""
     warmup: float = 0.0
-    """Fraction of the run over which the learning rate rises."""
+    """Fraction of the run over which the learning rate rises from zero."""
     warmup_steps: int | None = None
-    """The same in steps; overrides the fraction."""
+    """Length of the warm-up in steps; it replaces the fraction."""
     schedule: str = "constant"
-    """What the learning rate does after that: constant or cosine."""
+    """Learning rate after the warm-up: constant, or cosine, which ends at zero."""
     clip: float | None = 1.0
-    """Bound on the norm of the gradient."""
+    """Bound on the norm of the gradient; null for none."""
     average: float = 0.999
-    """Decay of the averaged weights that evaluation uses; 0 for none."""
+    """Decay of the averaged weights that evaluation uses; 0 for no averaging."""
     concatenation_from: float = 0.0
     """Fraction of the run after which the concatenation learns."""
     seed: int = 0
-    """Of weights, data order, noise and probes."""
+    """Seed of initial weights, data order, noise and probe vectors."""
     devices: int = 1
-    """Processes, one per device."""
+    """Number of devices, each with a process of its own."""
     accelerator: str = "auto"
-    """Auto, cpu or cuda."""
+    """Kind of device: auto, cpu or cuda."""
     compile: str = "auto"
-    """Compile blocks: on, off, or auto, which decides from the time of a step and the length of the run."""
+    """Compile the blocks: on, off, or auto, which decides from the time of a step and the length of the run."""
     memory: str = "keep"
-    """Activations of a training step: keep them, or save memory and rebuild each block in the backward pass."""
+    """Activations of a training step: keep stores them, save recomputes each block in the backward pass."""
     precision: str = "32-true"
-    """Number type: 32-true, 64-true, or bf16-mixed, which rounds the products of training to bfloat16."""
+    """Precision: 32-true, 64-true, or bf16-mixed, which rounds the products of training to bfloat16."""
     tf32: bool = False
     """Allow TF32 in the products of training on CUDA."""
     threads: int | None = None
-    """Threads of a process; by default as many as the size of the model repays."""
+    """Number of threads of a process; by default it follows the size of the model."""
     log_every: int = 10
-    """Steps between two lines of metrics."""
+    """Number of steps between two lines of metrics."""
     eval_every: int | None = None
-    """Steps between two evaluations; ten in a run by default, at least 100 steps apart."""
+    """Number of steps between two evaluations; by default a tenth of the run, at least 100."""
     eval_samples: int = 1000
-    """Held-out samples in such an evaluation."""
+    """Number of held-out samples in such an evaluation."""
     save_every: int | None = None
-    """Steps between two checkpoints; by default at every evaluation and at least every 1000 steps."""
+    """Number of steps between two checkpoints; by default one at each evaluation, and at least every 1000 steps."""
 
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """What is written and shown."""
+    """Files and display."""
 
     dir: str | None = None
-    """Folder of the run; runs/RECIPE by default."""
+    """Folder of the run; by default runs/RECIPE."""
     display: str = "auto"
-    """Rich, plain or quiet; rich on a terminal by default."""
+    """Display: auto (rich on a terminal, else plain), rich, plain or quiet."""
     tensorboard: bool = False
-    """Write TensorBoard events too."""
+    """Write TensorBoard events as well."""
     pictures: bool = True
-    """Draw samples (or densities) at every evaluation."""
+    """Draw samples or densities at each evaluation."""
     report: bool = True
-    """Write the page of the run at its end; 'idensenet report' does it later."""
+    """Write the report page of the run when it ends; 'idensenet report' does so later."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run."""
+    """All options of a run."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
