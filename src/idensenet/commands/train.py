@@ -136,6 +136,15 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
     return code
 
 
+def assumed(config: Config, device: str) -> int:
+    """Print what a step would cost on a device that need not be here. Nothing is run, and no data is read."""
+    from idensenet.bench.cost import in_words
+    from idensenet.models import build_config
+
+    print("\n".join(in_words(config, build_config(config), device)))
+    return 0
+
+
 def dry_run(config: Config, steps: int = 3) -> int:
     """Print what would be run, how large it is, and how long it would take, from a few timed steps."""
     import tempfile
@@ -190,8 +199,13 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
         "--stop-after", type=int | None, default=None, help="stop at this step of the run, with a checkpoint to go on from"
     )
     parser.add_argument("--dry-run", action="store_true", help="show configuration, size and duration; train nothing")
+    parser.add_argument(
+        "--assume", type=str | None, default=None, help="with --dry-run: calculate for h100, titan-rtx, 8xh100, ... instead"
+    )
     add_groups(parser, defaults)
     values: Any = parser.read(plain)
+    if values.assume and not values.dry_run:
+        raise OptionError("--assume is for --dry-run, which calculates and trains nothing; leave it out, or add --dry-run.")
     if values.recipe and values.resume:
         raise OptionError(f"A recipe ({values.recipe}) and --resume {values.resume} are both given; leave one out.")
     if (values.recipe, values.resume) != (recipe, resume):
@@ -211,7 +225,7 @@ def train(arguments: list[str]) -> int:
         raise OptionError("Both --data.name and a table or folder of one's own are given; data comes from one place.")
     check("--stop-after", values.stop_after)
     if values.dry_run:
-        return dry_run(config)
+        return assumed(config, values.assume) if values.assume else dry_run(config)
     torch.set_float32_matmul_precision("highest")
     if config.train.memory == "save":
         give_back_freed_memory()
