@@ -1,18 +1,95 @@
 """Invertible DenseNets with Concatenated LipSwish: density models you can invert, certify and trust."""
 
+from idensenet.bijections import (
+    ActNorm,
+    Affine,
+    Bijection,
+    Bounded,
+    Chain,
+    Coupling,
+    Flatten,
+    Invert,
+    InvertibleConv1x1,
+    Logit,
+    ResidualBlock,
+    Split,
+    Squeeze,
+    Whiten,
+)
 from idensenet.config import recipes
+from idensenet.constructors import IDenseNet, ImageFlow, ResidualFlow
 from idensenet.flow import Flow, bits_per_dim
 from idensenet.frozen import FrozenFlow
-from idensenet.lipschitz import register_activation
-from idensenet.logdet import register_log_det
+from idensenet.hybrid import HybridFlow
+from idensenet.lipschitz import (
+    Activation,
+    Certificate,
+    DenseBlock,
+    DenseLayer,
+    LipschitzConv2d,
+    LipschitzLinear,
+    LipschitzMap,
+    ResidualNet,
+    register_activation,
+)
+from idensenet.logdet import (
+    AdaptiveLogDet,
+    ExactLogDet,
+    Geometric,
+    KrylovLogDet,
+    LogDet,
+    Poisson,
+    RouletteLogDet,
+    SeriesLogDet,
+    register_log_det,
+)
 from idensenet.models import build, register_block
+from idensenet.solve import Anderson, Newton, Picard, Solution
 from idensenet.storage import load, save
 from idensenet.structure import register_class
 
 __version__ = "0.2.0"
 __all__ = [
+    "ActNorm",
+    "Activation",
+    "AdaptiveLogDet",
+    "Affine",
+    "Anderson",
+    "Bijection",
+    "Bounded",
+    "Certificate",
+    "Chain",
+    "Coupling",
+    "DenseBlock",
+    "DenseLayer",
+    "ExactLogDet",
+    "Flatten",
     "Flow",
     "FrozenFlow",
+    "Geometric",
+    "HybridFlow",
+    "IDenseNet",
+    "ImageFlow",
+    "Invert",
+    "InvertibleConv1x1",
+    "KrylovLogDet",
+    "LipschitzConv2d",
+    "LipschitzLinear",
+    "LipschitzMap",
+    "LogDet",
+    "Logit",
+    "Newton",
+    "Picard",
+    "Poisson",
+    "ResidualBlock",
+    "ResidualFlow",
+    "ResidualNet",
+    "RouletteLogDet",
+    "SeriesLogDet",
+    "Solution",
+    "Split",
+    "Squeeze",
+    "Whiten",
     "bits_per_dim",
     "build",
     "load",
@@ -23,3 +100,8 @@ __all__ = [
     "register_log_det",
     "save",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names; modules are internal."""
+    return sorted([*__all__, "__version__"])
