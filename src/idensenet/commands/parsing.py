@@ -11,6 +11,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
+from idensenet.commands.help import page
 from idensenet.config import Config, recipe, recipes
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.overriding import GONE
@@ -35,7 +36,15 @@ class Parser(ArgumentParser):
             prog=f"idensenet {command}", description=description, epilog=f"example: {example}", exit_on_error=False
         )
 
+        self.titles: dict[str, str] = {}  # of groups of options
+        self.common: tuple[str, ...] | None = None  # what --help shows of them; None for everything
+
+    def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
+        return page(self, self.titles, self.common) if self.titles else super().format_help(formatter)
+
     def read(self, arguments: list[str]) -> Any:
+        if self.common is not None and "--help-all" in arguments:
+            self.common, arguments = None, ["--help"]
         words = [re.sub(r"(^|=)inf(inity)?$", r"\1.inf", word) for word in arguments]  # YAML's way of writing it
         try:
             return self.instantiate(self.parse_args(words))
@@ -88,6 +97,7 @@ def add_groups(parser: Parser, config: Config, groups: tuple[str, ...] | None = 
     for field in dataclasses.fields(config):
         if groups is None or field.name in groups:
             value = getattr(config, field.name)
+            parser.titles[field.name] = str(type(value).__doc__).rstrip(".")
             parser.add_argument(f"--{field.name}", type=type(value), default=value, help=type(value).__doc__)
 
 

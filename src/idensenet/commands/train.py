@@ -22,6 +22,30 @@ from idensenet.training.options import check, check_exact, check_run
 from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
 
+COMMON = (
+    "config",
+    "resume",
+    "stop_after",
+    "dry_run",
+    "data.name",
+    "data.root",
+    "data.folder",
+    "data.table",
+    "model.blocks",
+    "model.growth",
+    "model.coeff",
+    "logdet.method",
+    "train.epochs",
+    "train.max_steps",
+    "train.batch_size",
+    "train.lr",
+    "train.schedule",
+    "train.seed",
+    "train.devices",
+    "train.precision",
+    "train.memory",
+    "output.dir",
+)
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
 
 
@@ -203,6 +227,7 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
         "--assume", type=str | None, default=None, help="with --dry-run: calculate for h100, titan-rtx, 8xh100, ... instead"
     )
     add_groups(parser, defaults)
+    parser.common = COMMON
     values: Any = parser.read(plain)
     if values.assume and not values.dry_run:
         raise OptionError("--assume is for --dry-run, which calculates and trains nothing; leave it out, or add --dry-run.")
