@@ -143,8 +143,14 @@ class DataConfig:
     """Side to which images of a folder are cropped and resized."""
     channels: int = 3
     """Channels of images of a folder: 3, or 1 for grey."""
+    split: str = "content"
+    """What holds a row out: its content (for images, the name of the file), or its position, as in versions before 0.2."""
     split_seed: int = 0
     """Decides which rows are held out, where the publisher does not."""
+    header: bool | None = None
+    """Whether the first line of a CSV file has names; found from its content by default."""
+    decimal: str | None = None
+    """Decimal sign of a CSV file: a point by default, or ','."""
     flip: bool = False
     """Mirror training images at random."""
     crop: bool = False
@@ -245,6 +251,14 @@ class Config:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         return override(cls(), values)
+
+    @classmethod
+    def saved(cls, values: Mapping[str, Any]) -> Config:
+        """The configuration of a run or model on disk. One of a version before 0.2 divided rows by their position."""
+        data = values.get("data") if isinstance(values, Mapping) else None
+        if isinstance(data, Mapping) and "split" not in data and (data.get("table") or data.get("folder")):
+            values = {**values, "data": {**data, "split": "position"}}
+        return cls.from_dict(values)
 
     def replace(self, **overrides: Any) -> Config:
         """Overrides by name: fields of the model, or of another group as `logdet={...}`, `solver={...}`, `train={...}`."""
