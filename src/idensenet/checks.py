@@ -8,13 +8,21 @@ import torch
 from torch import Tensor
 
 from idensenet.bijections import Bijection
-from idensenet.errors import DataError, DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError
+from idensenet.errors import DataError, DeviceError, DtypeError, InputError, NonFiniteError, OptionError, ShapeError
 
 ROUNDING = 2**-10  # how far rounding may move a row inside a model, where deviations are about one
 
 
+def is_batched(x: object) -> bool:
+    """Whether a tensor is one that torch.func.vmap hands to a function, whose values nothing may look at."""
+    asked = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
+    return isinstance(x, Tensor) and asked is not None and bool(asked(x))
+
+
 def check_tensor(x: Tensor, shape: tuple[int, ...], device: torch.device, what: str) -> None:
     """A batch of samples of this shape, on this device."""
+    if is_batched(x):
+        raise InputError(f"{what} comes from vmap, which a flow cannot be used with: it takes a batch of samples itself.")
     if not isinstance(x, Tensor):
         raise DtypeError(f"{what} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
     if tuple(x.shape[1:]) != shape or x.ndim == 0:
@@ -30,6 +38,20 @@ def check_float(x: Tensor, dtype: torch.dtype, what: str, look: bool) -> None:
     if look and not bool(torch.isfinite(x).all()):
         bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
         raise NonFiniteError(f"{what} has NaN or infinity in {len(bad)} rows, the first is row {bad[0]}; drop or fill them.")
+
+
+def check_computed(x: Tensor, what: str, *results: Tensor) -> None:
+    """Results for each sample of x that are numbers."""
+    finite = torch.stack([torch.isfinite(each).view(len(x), -1).all(1) for each in results]).all(0)
+    if bool(finite.all()):
+        return
+    bad = (~finite).nonzero().flatten().tolist()
+    dtype = str(results[0].dtype).removeprefix("torch.")
+    largest = float(x[bad[0]].detach().double().abs().max())
+    raise NonFiniteError(
+        f"{what} cannot be computed in {dtype} for {len(bad)} of {len(x)} rows: row {bad[0]} (values up to {largest:.3g}) "
+        f"leads out of its range; {'' if dtype == 'float64' else 'use a flow in float64, or '}drop such rows."
+    )
 
 
 def check_levels(x: Tensor, levels: int, look: bool) -> None:

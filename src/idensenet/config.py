@@ -144,8 +144,14 @@ class DataConfig:
     """Side length to which images of a folder are cropped and resized."""
     channels: int = 3
     """Number of channels of images of a folder: 3, or 1 for grey."""
+    split: str = "content"
+    """What decides whether a row is held out: content (for images, the file name), or position, as before version 0.2."""
     split_seed: int = 0
     """Seed of the split into training and held-out rows, where the data set has no split of its own."""
+    header: bool | None = None
+    """Whether the first line of a CSV file has names; by default its content decides."""
+    decimal: str | None = None
+    """Decimal sign of a CSV file: a point by default, or ','."""
     flip: bool = False
     """Flip training images horizontally at random."""
     crop: bool = False
@@ -246,6 +252,14 @@ class Config:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         return override(cls(), values)
+
+    @classmethod
+    def saved(cls, values: Mapping[str, Any]) -> Config:
+        """The configuration of a run or model on disk. One of a version before 0.2 divided rows by their position."""
+        data = values.get("data") if isinstance(values, Mapping) else None
+        if isinstance(data, Mapping) and "split" not in data and (data.get("table") or data.get("folder")):
+            values = {**values, "data": {**data, "split": "position"}}
+        return cls.from_dict(values)
 
     def replace(self, **overrides: Any) -> Config:
         """Overrides by name: fields of the model, or of another group as `logdet={...}`, `solver={...}`, `train={...}`."""

@@ -11,17 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.bijections import Affine, Bijection, Call, Chain, Logit, ResidualBlock, Split, Whiten
-from idensenet.checks import check_float, check_levels, check_range, check_tensor
+from idensenet.checks import check_computed, check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
-from idensenet.errors import OptionError, ShapeError
+from idensenet.errors import DtypeError, OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
 from idensenet.lipschitz import Certificate, DenseLayer, refresh_norms
 from idensenet.precision import EXACT, Precision
 
 if TYPE_CHECKING:
     from idensenet.frozen import FrozenFlow
+
+
+LEAST_ROWS, NUMBERS = 256, 1 << 18  # of samples that are decoded together
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,10 @@ class Flow(nn.Module):
         # a look at the values makes the host wait for an accelerator, so in training that is left to the trainer
         check_float(x, self.dtype, what, look=look or not self.training)
 
+    def _check_computed(self, x: Tensor, what: str, *results: Tensor) -> None:
+        if len(x) and not self.training and not torch.compiler.is_compiling():
+            check_computed(x, what, *results)
+
     def _check_data(self, x: Tensor, dequantized: bool) -> None:
         self._check(x, self.shape, "x")
         if self.levels is None:
@@ -156,12 +163,20 @@ class Flow(nn.Module):
 
     # The flow
 
+    def _check_dtype(self) -> None:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise DtypeError(
+                f"A flow computes in float32 or float64, not in {str(self.dtype).removeprefix('torch.')}: norms and inverses "
+                "need their digits; use flow.float(), and in training bfloat16 products with --train.precision bf16-mixed."
+            )
+
     def prepare(self, precision: Precision = EXACT) -> Prepared:
         """Normalised weights for the weights as they are now. Every public call makes them, unless it is given some.
 
         Args:
             precision: How the products of the blocks are rounded; for training.
         """
+        self._check_dtype()
         refresh_norms(self)
         with EXACT.products(self.device):  # the gradient of a norm is never rounded
             return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
@@ -229,6 +244,7 @@ class Flow(nn.Module):
         with prepared.precision.products(self.device):
             x, before, call = self._before(x, generator, dequantized, context, prepared)
             z, after = self.body.push(x, call)
+        self._check_computed(x, "F(x)", z, after)
         return z, before, after
 
     def forward(
@@ -257,6 +273,7 @@ class Flow(nn.Module):
             draws, given, prepared = self._draws(z, generator), self._given(context, len(z)), prepared or self.prepare()
             x, after = self.body.pull(z, Call(draws.fold(1), prepared.body, given))
             x, before = self.preprocess.pull(x, Call(draws, prepared.preprocess, given))
+        self._check_computed(z, "The inverse", x, before, after)
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:
@@ -281,7 +298,9 @@ class Flow(nn.Module):
             prepared: What `prepare()` returned, if the caller has it.
         """
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
-        return self.base_log_prob(z) + before + after
+        base = self.base_log_prob(z)
+        self._check_computed(x, "log p(x)", base)
+        return base + before + after
 
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
@@ -289,7 +308,9 @@ class Flow(nn.Module):
         """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
         z, before, after = self._encode(x, generator, False, context, None)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
-        return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
+        base = self.base_log_prob(z)
+        self._check_computed(x, "log p(x)", base)
+        return {"base": base, "log_det": after, "preprocess": before - levels, "levels": levels}
 
     def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
         """-log p(x) / (D ln 2), per sample."""
@@ -313,7 +334,11 @@ class Flow(nn.Module):
         prepared: Prepared | None = None,
     ) -> Tensor:
         """n draws from the model: uint8 levels if it has any, otherwise floats."""
-        x = self._decode(self._latent(n, generator, temperature), context, prepared)
+        z, prepared = self._latent(n, generator, temperature), prepared or self.prepare()
+        rows = max(LEAST_ROWS, NUMBERS // self.dims)  # at a time, so that memory does not grow with n
+        own = context is not None and context.ndim == 2 and len(context) == n > 1
+        given = torch.split(context, rows) if own and context is not None else [context] * max(1, -(-n // rows))
+        x = torch.cat([self._decode(part, each, prepared) for part, each in zip(torch.split(z, rows), given, strict=True)])
         return x if self.levels is None else quantize(x, self.levels)
 
     def _decode(self, z: Tensor, context: Tensor | None, prepared: Prepared | None) -> Tensor:
@@ -368,6 +393,7 @@ class Flow(nn.Module):
 
     def certify(self) -> Certificate:
         """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
+        self._check_dtype()
         with torch.no_grad(), EXACT.products(self.device):
             refresh_norms(self.body)
             return certificate(self.named_blocks(), self.body)

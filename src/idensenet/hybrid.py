@@ -138,4 +138,6 @@ class HybridFlow(Flow):
     ) -> tuple[Tensor, Tensor]:
         """log p(x) and the class logits, from one pass."""
         z, total, logits = self._encode_and_classify(x, generator, context, prepared)
-        return self.base_log_prob(z) + total, logits
+        base = self.base_log_prob(z)
+        self._check_computed(x, "log p(x)", base, logits)
+        return base + total, logits

@@ -100,8 +100,21 @@ LOG_DETS.register("adaptive", _adaptive)
 LOG_DETS.register("krylov", _krylov)
 
 
+MOST = {  # what nobody needs more of, and what would never end
+    **dict.fromkeys(("terms", "exact_terms", "eval_terms", "probes", "eval_probes", "law_parameter"), 10_000),
+    "max_steps": 1_000_000,
+}
+
+
+def _check_most(group: str, config: LogDetConfig | SolverConfig) -> None:
+    for name, most in MOST.items():
+        if not getattr(config, name, 0) <= most:
+            raise OptionError(f"{group}.{name}={getattr(config, name)} must be at most {most:,}.")
+
+
 def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
     """The estimator that a configuration asks for, in training or in evaluation."""
+    _check_most("logdet", config)
     _law(config), _probes(config, evaluation)  # wrong names are errors whether they are used or not
     option, name = ("eval_method", config.eval_method) if evaluation else ("method", config.method)
     return _choose(f"logdet.{option}", name, LOG_DETS)(config, evaluation)
@@ -109,6 +122,7 @@ def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
 
 def make_solver(config: SolverConfig) -> Solver:
     """The solver that a configuration asks for."""
+    _check_most("solver", config)
     kinds: dict[str, Callable[..., Solver]] = {"picard": Picard, "anderson": Anderson, "newton": Newton}
     return _choose("solver.method", config.method, kinds)(config.tol, config.max_steps)
 

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from idensenet.config import Config
-from idensenet.errors import CheckpointError, OptionError
-from idensenet.files import save_tensors
+from idensenet.errors import CheckpointError, DeviceError, OptionError
+from idensenet.files import read_json, save_tensors
 from idensenet.flow import Flow
 from idensenet.lipschitz.linear import without_norms
 from idensenet.models import build_config
+from idensenet.sizing import FACTOR, FREE, Limited, check_config, numbers_in
 from idensenet.structure import describe, restore
 
 FORMAT = 2
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def save(flow: Flow, path: str | Path, compact: bool = False) -> Path:
@@ -89,6 +91,15 @@ def _model_folder(path: str | Path, step: int | str) -> Path:
     return folder
 
 
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise DeviceError(
+            f"The device {str(device)!r} cannot be used here ({str(error).splitlines()[0]:.120}); leave it out, or use 'cpu'."
+        ) from error
+
+
 def load(path: str | Path, device: str | torch.device = "cpu", step: int | str = "last") -> Flow:
     """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package.
 
@@ -97,25 +108,37 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
         device: Where its weights go.
         step: For a run, which checkpoint: a number, "last", or "best" by held-out score.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    _check_device(device)
     folder = _model_folder(path, step)
     try:
-        description = json.loads((folder / "model.json").read_text())
-        if description["format"] != FORMAT:
-            raise CheckpointError(
-                f"The model in {folder} has the format {description['format']}, which this version cannot read; "
-                "load it with the version of idensenet that wrote it, or train it again."
-            )
-        state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
-        config = description["config"]
-        flow: Flow = restore(description["structure"]) if config is None else build_config(Config.from_dict(config))
-        flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
-    except CheckpointError:
+        return _read(folder, device)
+    except (OSError, CheckpointError):
         raise
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # a damaged description fails in every way there is
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(f"The model in {folder} is damaged or of another version: {lines[0]:.400}") from error
+
+
+def _read(folder: Path, device: str | torch.device) -> Flow:
+    """The model in a folder. Its weights say how large it can be, before anything is built."""
+    from safetensors.torch import load_file
+
+    description = read_json(folder / "model.json")
+    if description["format"] != FORMAT:
         raise CheckpointError(
-            f"The model in {folder} is damaged or of another version: {str(error).splitlines()[0]}"
-        ) from error
+            f"The model in {folder} has the format {description['format']!r:.80}, which this version cannot read; "
+            "load it with the version of idensenet that wrote it, or train it again."
+        )
+    if description["dtype"] not in DTYPES:
+        raise ValueError(f"its number type is {description['dtype']!r:.80}; it must be {' or '.join(DTYPES)}.")
+    numbers = numbers_in(folder / "model.safetensors")
+    with Limited(FREE + FACTOR * numbers):
+        if description["config"] is None:
+            flow: Flow = restore(description["structure"])
+        else:
+            config = Config.saved(description["config"])
+            check_config(config, numbers)
+            flow = build_config(config)
+    state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
+    flow.to(device=device, dtype=DTYPES[description["dtype"]]).load_state_dict(state)
     return flow.eval()

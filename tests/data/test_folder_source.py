@@ -30,7 +30,7 @@ def images(tmp_path):
 
 
 def test_all_kinds_are_found_and_divided(tmp_path, images):
-    source = open_folder(images, tmp_path / "root", size=8)
+    source = open_folder(images, tmp_path / "root", size=8, split="position")
     assert (source.name, source.shape, source.levels, source.classes) == ("folder", (3, 8, 8), 256, None)
     assert source.train.x.shape == (13, 3, 8, 8)
     assert source.test.x.shape == (1, 3, 8, 8)
@@ -42,7 +42,7 @@ def test_all_kinds_are_found_and_divided(tmp_path, images):
 
 
 def test_grey_images(tmp_path, images):
-    assert open_folder(images, tmp_path, size=4, channels=1).train.x.shape == (13, 1, 4, 4)
+    assert open_folder(images, tmp_path, size=4, channels=1, split="position").train.x.shape == (13, 1, 4, 4)
 
 
 def test_the_central_square_is_kept(tmp_path):
@@ -134,3 +134,23 @@ def test_bad_options_and_folders(tmp_path, images):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="has 0 images"):
         open_folder(tmp_path / "empty", tmp_path)
+
+
+def test_a_new_image_moves_no_other_from_one_part_to_the_other(tmp_path, images):
+    before = open_folder(images, tmp_path, size=8)
+    noise(9, 9, 20).save(images / "0000.png")
+    after = open_folder(images, tmp_path, size=8)
+    new = load_image(images / "0000.png", 8, 3).tobytes()
+    for part in ("train", "test"):
+        assert set(map(bytes, getattr(after, part).x)) - {new} == set(map(bytes, getattr(before, part).x))
+    assert len(after.train) + len(after.test) == 15
+    assert sorted(after.places.tolist()) == list(range(15))
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_an_image_of_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    (tmp_path / "images").mkdir()
+    noise(8, 8, 0).save(tmp_path / "images" / "a.png")
+    Image.new("1", (13_000, 13_000)).save(tmp_path / "images" / "b.png")
+    with pytest.raises(DataError, match=r"b\.png has 13,000 x 13,000 pixels; at most 80 million"):
+        open_folder(tmp_path / "images", tmp_path, size=8)

@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from idensenet.data.table import open_table, read_table
+from idensenet.data.table import TextFormat, open_table, read_table
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError
 
 
@@ -26,7 +26,7 @@ def test_csv_with_a_header(write, separator):
 
 
 def test_csv_without_a_header(write):
-    table = read_table(write("1,2\n3,4\n"))
+    table = read_table(write("1,2.0\n3,4\n"))
     assert table.columns == ("x0", "x1")
     assert table.values.tolist() == [[1, 2], [3, 4]]
 
@@ -36,6 +36,54 @@ def test_quotes_empty_lines_and_windows(write, text):
     table = read_table(write(text))
     assert table.columns == ("a, b", "c")
     assert table.values.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("2019,2020\n1.5,2.5\n0.25,3.5\n", "header"),
+        ("2019,2020,2021\n15,25,11\n12,35,12\n17,31,13\n", "header"),
+        ("0,1,2\n0.5,1.5,2.5\n", "header"),
+        ("1,5\n2,25\n-3,75\n", "decimal"),
+        ("1,5\n2,7\n", "decimal"),
+    ],
+)
+def test_numbers_that_may_mean_two_things_are_asked_about(write, text, option):
+    with pytest.raises(DataError, match=rf"line 1 of .*--data\.{option} (?i:\S+) or --data\.{option}|Line 1 of .*{option}"):
+        read_table(write(text))
+
+
+def test_the_options_for_text_say_which(write):
+    years = write("2019,2020\n1.5,2.5\n0.25,3.5\n")
+    named = read_table(years, text=TextFormat(header=True))
+    assert (named.columns, named.values.tolist()) == (("2019", "2020"), [[1.5, 2.5], [0.25, 3.5]])
+    plain = read_table(years, text=TextFormat(header=False))
+    assert (plain.columns, plain.values[0].tolist()) == (("x0", "x1"), [2019, 2020])
+    assert read_table(write("1,5\n2,25\n"), text=TextFormat(decimal=",")).values.tolist() == [[1.5], [2.25]]
+    assert read_table(write("1,5\n2,25\n"), text=TextFormat(decimal=".")).values.tolist() == [[1, 5], [2, 25]]
+    both = read_table(write("a;b\n1,5;-2\n,25;1e-3\n"), text=TextFormat(decimal=","))
+    assert (both.columns, both.values.tolist()) == (("a", "b"), [[1.5, -2], [0.25, 1e-3]])
+    with pytest.raises(DataError, match=r"1\.234,5"):
+        read_table(write("a;b\n1.234,5;2\n"), text=TextFormat(decimal=","))
+    with pytest.raises(OptionError, match=r"data\.decimal='x'"):
+        read_table(write("a\n1\n"), text=TextFormat(decimal="x"))
+
+
+@pytest.mark.parametrize("text", ["a;b\n1,5;2\n", "a\tb\n1,5\t2\n", "1,5;2,5\n3,5;4,5\n"])
+def test_decimal_commas_are_an_error_that_names_the_option(write, text):
+    with pytest.raises(DataError, match=r"not numeric.*--data\.decimal ','"):
+        read_table(write(text))
+
+
+@pytest.mark.parametrize("sign", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_only_ends_of_lines_end_a_row(write, sign):
+    with pytest.raises(DataError, match=r"not numeric.*line 2"):
+        read_table(write(f"a\n1{sign}2\n"))
+
+
+@pytest.mark.parametrize("rows", ["0,1\n1,0.5\n", "2.5,1\n3,4\n", "1,2,3\n4,5,6\n2,2,1\n", "7\n8\n5\n", "1,-2\n3,4\n"])
+def test_rows_of_numbers_are_rows(write, rows):
+    assert len(read_table(write(rows)).values) == rows.count("\n")
 
 
 def test_columns_are_chosen_in_the_order_asked_for(write):
@@ -122,12 +170,13 @@ def test_nan_in_npy_is_named(tmp_path):
 
 def test_the_split_is_seeded_and_complete(tmp_path):
     np.save(tmp_path / "t.npy", np.arange(50.0).reshape(50, 1))
-    source = open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2)
+    source = open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2, split="position")
     assert (source.name, source.shape, source.levels, source.columns) == ("table", (1,), None, ("x0",))
     assert len(source.test) == 10
     assert sorted([*source.train.x[:, 0], *source.test.x[:, 0]]) == list(range(50))
-    np.testing.assert_array_equal(source.test.x, open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2).test.x)
-    assert source.test.x.tolist() != open_table(tmp_path / "t.npy", seed=2, test_fraction=0.2).test.x.tolist()
+    for how in ("position", "content"):
+        found = [open_table(tmp_path / "t.npy", seed=seed, test_fraction=0.2, split=how).test.x.tolist() for seed in (1, 1, 2)]
+        assert found[0] == found[1] != found[2]
     assert "50 rows of 1 columns" in source.notes[0]
 
 
@@ -175,3 +224,14 @@ def test_parquet_refusals(parquet):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DataError, match="cut short"):
         read_table(path)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_whole_numbers_that_float64_would_round_are_refused(tmp_path, parquet, kind):
+    values = np.array([1, 2**53 + 1], kind)
+    np.save(tmp_path / "t.npy", np.stack([values, values * 0], 1))
+    for path in (parquet(id=values, b=[0.5, 1.5]), tmp_path / "t.npy"):
+        with pytest.raises(DataError, match=r"Column '(id|x0)' of .* 2\^53 and more.*--data\.columns"):
+            read_table(path)
+    assert read_table(parquet(id=values, b=[0.5, 1.5]), ["b"]).values.tolist() == [[0.5], [1.5]]
+    assert read_table(parquet(id=np.array([1, 2**53 - 1], kind))).values[1, 0] == 2**53 - 1

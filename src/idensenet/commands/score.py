@@ -18,9 +18,8 @@ from idensenet.commands.train import source_of
 from idensenet.commands.use import check_shape, model_and_source, model_parser, with_progress, writable
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
-from idensenet.data.shuffle import split_rows
 from idensenet.data.source import Source, Split
-from idensenet.data.table import read_with_context
+from idensenet.data.table import TextFormat, read_with_context
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
@@ -76,10 +75,12 @@ def score(arguments: list[str]) -> int:
     reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
     sets = {"own": own}
     if values.against is not None:
-        sets["other"] = other_rows(values.against, flow, values.data.root, trained_on)
+        sets["other"] = other_rows(values.against, flow, values.data, trained_on)
     found = {name: _oddness(flow, background, split, values.samples, reference) for name, split in sets.items()}
     write_atomically(out, _csv(found, reference, labelled=values.against is not None))
     _explain(found, reference, out)
+    for note in trained_on.notes:
+        print(note)
     if values.against is not None:
         _compare(found, values.against, trained_on.name if not own_data else "your data", out.with_suffix(".json"))
     return 0
@@ -138,37 +139,44 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
 def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
     if given.table is not None:
-        return _table(Path(given.table), flow, given.columns or trained_on.columns, given.context or trained_on.context)
+        columns, context = given.columns or trained_on.columns, given.context or trained_on.context
+        return _table(Path(given.table), flow, columns, context, written(flow, given))
     source = source_of(Config(data=given))
     check_shape(flow, source)
     if given.folder is None:
         return Samples((source.test,))
-    rows = np.concatenate(split_rows(len(source.train) + len(source.test), 0.1, given.split_seed))
-    return Samples((source.train, source.test), np.argsort(rows))
+    assert source.places is not None
+    return Samples((source.train, source.test), np.argsort(source.places))
 
 
-def _table(path: Path, flow: Flow, columns: tuple[str, ...], context: tuple[str, ...]) -> Samples:
-    table, given = read_with_context(path, columns or None, context)
+def written(flow: Flow, given: DataConfig) -> TextFormat:
+    """How a CSV file is written: as the options say, or like the one that the model was trained on."""
+    trained = flow.config.data if flow.config is not None else DataConfig()
+    return TextFormat(trained.header if given.header is None else given.header, given.decimal or trained.decimal)
+
+
+def _table(path: Path, flow: Flow, columns: tuple[str, ...], context: tuple[str, ...], text: TextFormat) -> Samples:
+    table, given = read_with_context(path, columns or None, context, text)
     if table.values.shape[1:] != flow.shape:
         raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {table.values.shape[1]}.")
     return Samples((Split(table.values, context=given.values if given.columns else None),))
 
 
-def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
+def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     """Another data set in the form that the model takes: images are brought to its size, channels and levels."""
     name, flipped = word.removesuffix(FLIPPED), word.endswith(FLIPPED)
     path = Path(name)
     if flipped and flow.levels is None:
         raise OptionError(f"{word}: only images can be turned upside down, and this model takes {flow.shape[0]} columns.")
     if path.is_file():
-        return _table(path, flow, trained_on.columns, trained_on.context)
+        return _table(path, flow, trained_on.columns, trained_on.context, written(flow, given))
     if path.is_dir():
         if flow.levels is None:
             raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")
-        source = open_source(None, root=root, folder=path, size=flow.shape[1], channels=flow.shape[0])
+        source = open_source(None, root=given.root, folder=path, size=flow.shape[1], channels=flow.shape[0])
         parts = [source.train, source.test]
     elif name in SETS:
-        source = open_source(name, root=root)
+        source = open_source(name, root=given.root)
         parts = [source.test]
     else:
         raise UnknownNameError(f"{name} is no file, no folder and no data set; {nearest(name, list(SETS))}")

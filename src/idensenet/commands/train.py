@@ -14,7 +14,9 @@ from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, DataConfig, recipes
 from idensenet.data.catalog import open_source
+from idensenet.data.fingerprint import OWN, UNKNOWN, changes
 from idensenet.data.source import Source
+from idensenet.data.table import TextFormat
 from idensenet.errors import OptionError, StorageError
 from idensenet.threads import suited_to
 from idensenet.training.loop import Trainer
@@ -61,15 +63,32 @@ def source_of(config: Config) -> Source:
         size=d.size,
         channels=d.channels,
         seed=d.split_seed,
+        split=d.split,
+        text=TextFormat(d.header, d.decimal),
     )
 
 
 def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
-    """Another table is read by the names of the columns that the model was trained on, unless others are given."""
+    """Another table is read as the one that the model was trained on, unless other options are given.
+
+    It is read by the names of the same columns, and its rows, or the files of another folder, are divided in the same way.
+    """
+    if (given.table and trained.table) or (given.folder and trained.folder):
+        given = dataclasses.replace(given, split=trained.split, split_seed=given.split_seed or trained.split_seed)
     if given.table is None or trained.table is None:
         return given
     columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
+    header = trained.header if given.header is None else given.header
+    given = dataclasses.replace(given, header=header, decimal=given.decimal or trained.decimal)
     return dataclasses.replace(given, columns=columns, context=given.context or trained.context)
+
+
+def data_notes(run: RunFolder, source: Source) -> tuple[str, ...]:
+    """What has changed in one's own data since a run was trained, in sentences; nothing for a model that is not of a run."""
+    if source.name not in OWN or not run.exists():
+        return ()
+    then = run.fingerprint()
+    return (UNKNOWN,) if then is None else changes(then, source)
 
 
 def fitted(config: Config, source: Source) -> Config:
@@ -134,12 +153,16 @@ def _after_failed_write(run: RunFolder, error: OSError) -> str:
 def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
     run = trainer.run
     if resume:
+        for note in data_notes(run, trainer.source) if trainer.rank == 0 else ():
+            print(note, flush=True)
         trainer.resume(0 if step == "last" and run.unsaved() else run.checkpoints.find(step))
         if trainer.rank == 0:
             run.change(trainer.config, command)
+            run.remember(trainer.source)
     else:
         if trainer.rank == 0:
             run.create(trainer.config, recipe, command)
+            run.remember(trainer.source)
         trainer.fabric.barrier()
         trainer.start()
     if stop_after is not None and stop_after <= trainer.progress.step:
@@ -209,7 +232,7 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
     plain = [word for word in arguments if word not in asked]
     if not (recipe or resume) and plain and plain[0] in recipes():
         return parse(arguments, plain[0])  # where it mostly stands
-    defaults = RunFolder(resume).config() if resume else recipe_config(recipe) if recipe else Config()
+    defaults, note = RunFolder(resume).options() if resume else (recipe_config(recipe) if recipe else Config(), "")
     parser = Parser("train", "Train a model of a recipe, or continue a run.", EXAMPLE)
     parser.add_argument(
         "recipe", type=str | None, nargs="?", default=None, help="name of a recipe; 'idensenet recipes' lists them"
@@ -239,6 +262,8 @@ def parse(arguments: list[str], recipe: str | None = None, resume: str | None = 
         parser.read(arguments)
     if not (recipe or resume or values.config):
         raise OptionError("What to train is missing: give a recipe ('idensenet recipes' lists them), a --config or a --resume.")
+    if note:
+        print(note, flush=True)
     config = config_of(values)
     return dataclasses.replace(config, data=by_name(config.data, defaults.data)), values
 

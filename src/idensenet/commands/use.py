@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from idensenet.commands.parsing import Parser, add_groups
-from idensenet.commands.train import by_name, source_of
+from idensenet.commands.train import by_name, data_notes, source_of
 from idensenet.config import Config
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
@@ -24,7 +25,7 @@ from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.threads import suited_to
 from idensenet.training.evaluation import first_rows, rows_at_once, score_rows, summary, taken
-from idensenet.training.options import check
+from idensenet.training.options import LARGEST, check
 from idensenet.training.run import RunFolder
 
 
@@ -39,7 +40,7 @@ def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, 
         config = config.replace(data={"root": overrides.root})
     source = source_of(config)
     check_shape(flow, source)
-    return flow, source
+    return flow, dataclasses.replace(source, notes=(*source.notes, *data_notes(RunFolder(run), source)))
 
 
 def check_shape(flow: Flow, source: Source) -> None:
@@ -144,6 +145,13 @@ def sample(arguments: list[str]) -> int:
     check("--seed", values.seed, "at least 0 and below 2^63")
     out = writable(values.out, (".png", ".npy", ".csv"), [values.context])
     flow = load(values.run, step=values.step)
+    size = values.number * flow.dims * flow._anchor.element_size()
+    if size > LARGEST:
+        most = LARGEST // (size // values.number)
+        raise OptionError(
+            f"--number {values.number} makes {size / 2**30:.3g} GB of samples; draw at most {most:,} at a time, each time with "
+            "another --seed."
+        )
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     given = _given(flow, values.context, values.number)
     with suited_to(flow, values.number):
@@ -220,6 +228,8 @@ def reconstruct(arguments: list[str]) -> int:
 
     reconstruction_picture(flow, before, after, error, out)
     unit = " (in units of the whole range of a pixel)" if flow.levels else ""
+    for note in source.notes:
+        print(note)
     print(f"largest error {float(error.max()):.3g}, mean {float(error.mean()):.3g}{unit}; picture: {out}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
 from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.data.source import Source, Split
-from idensenet.data.table import open_table
+from idensenet.data.table import TextFormat, open_table
 from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
@@ -24,6 +25,7 @@ IMAGE_SETS = {
     "imagenet32": open_imagenet32,
 }
 SETS = (*TOY_SETS, "digits", *IMAGE_SETS)
+SPLITS = ("content", "position")
 NAMES = (*SETS, "folder", "table")
 TOY_TRAIN, TOY_TEST = 10_000, 100_000
 TOY_TRAIN_SEED, TOY_TEST_SEED = 1, 2
@@ -41,12 +43,15 @@ def open_source(
     channels: int = 3,
     seed: int = 0,
     test_fraction: float = 0.1,
+    split: str = "content",
+    text: TextFormat | None = None,
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table.
 
     `size` and `channels` shape the images of a folder, `columns` chooses those of a table and `context` those of them that
-    are given, `seed` and `test_fraction` divide both into training and test. Published sets are divided as they were
-    published. `root` is where data is kept.
+    are given, `seed` and `test_fraction` divide both into training and test, by the content of a row or the name of a file
+    unless `split` is "position". Published sets are divided as they were published. `root` is where data is kept, and `text`
+    says how CSV files are written.
 
     >>> open_source("digits").shape
     (1, 8, 8)
@@ -57,6 +62,9 @@ def open_source(
     if given is not None and name not in (None, given):
         raise OptionError(f"The data set {name!r} and the {given} {folder or table} are both given; leave one out.")
     name = given or name
+    if split not in SPLITS:
+        raise OptionError(f"data.split={split!r} is not known; use {' or '.join(SPLITS)}.")
+    how: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "split": split}
     if context and name != "table":
         raise OptionError("A context is made of columns of a table; give one with --data.table FILE.")
     if name is None:
@@ -64,11 +72,11 @@ def open_source(
     if name == "folder":
         if folder is None:
             raise OptionError("The data set 'folder' needs a folder of images; give one with --data.folder DIR.")
-        return open_folder(Path(folder), Path(root), size=size, channels=channels, seed=seed, test_fraction=test_fraction)
+        return open_folder(Path(folder), Path(root), size=size, channels=channels, **how)
     if name == "table":
         if table is None:
             raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
-        return open_table(Path(table), columns=columns, context=context, seed=seed, test_fraction=test_fraction)
+        return open_table(Path(table), columns=columns, context=context, text=text or TextFormat(), **how)
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])
     if name == "digits":

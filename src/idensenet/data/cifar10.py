@@ -6,6 +6,7 @@ that was unpacked, or pickled again by another version of Python, is accepted, a
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import tarfile
 import zlib
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from idensenet.data.bounded import Bounded
 from idensenet.data.source import Source, Split
 from idensenet.data.store import Array, chunks, load_splits, missing, save_splits
 from idensenet.data.unpickler import load_pickle
@@ -24,6 +26,7 @@ NAME = "cifar10"
 FOLDER, ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
 TRAIN_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST_BATCHES = ("test_batch",)
+ARCHIVE_LIMIT = 1 << 28  # bytes of the unpacked archive, which has 186 million
 CIFAR10_SHA256 = {
     "train": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
     "train_labels": "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
@@ -78,13 +81,18 @@ def read(path: Path) -> tuple[Split, Split]:
 def _archived(path: Path) -> dict[str, bytes]:
     contents = {}
     try:
-        with tarfile.open(path) as archive:
+        with (
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+            tarfile.open(fileobj=Bounded(file, ARCHIVE_LIMIT), mode="r|") as archive,  # type: ignore[call-overload]
+        ):
             for member in archive:
                 name = Path(member.name).name
                 if member.isfile() and name in TRAIN_BATCHES + TEST_BATCHES:
-                    file = archive.extractfile(member)
-                    contents[name] = file.read() if file is not None else b""
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+                    part = archive.extractfile(member)
+                    contents[name] = part.read() if part is not None else b""
+    except DataError:
+        raise
+    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError) as error:
         raise DataError(f"{path} is not a complete archive, it is damaged or cut short: {error}.") from error
     return contents
 
@@ -112,6 +120,10 @@ def batch(data: bytes, where: str) -> tuple[Array, Array]:
     x, labels = entries.get("data"), entries.get("labels")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072 or labels is None:
         raise DataError(f"{where} does not hold a batch of images: `data` of N x 3072 bytes and `labels`.")
+    if not isinstance(labels, np.ndarray) and not (
+        isinstance(labels, list | tuple) and len(labels) == len(x) and all(type(label) is int for label in labels)
+    ):  # nested lists may share their parts, and be endless as an array
+        raise DataError(f"{where} holds {len(x)} images and labels that are not as many whole numbers.")
     y = np.asarray(labels)
     if y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise DataError(f"{where} holds {len(x)} images and labels of shape {y.shape}; there must be one number for each.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idensenet.data.shuffle import split_rows
+from idensenet.data.shuffle import Index, split_keys, split_rows
 from idensenet.data.source import Source
 from idensenet.data.store import Array, ArrayWriter, load_splits, new_folder
 from idensenet.errors import DataError, MissingDataError, OptionError
@@ -23,20 +23,33 @@ if TYPE_CHECKING:
 
 CACHE = "folder-cache"
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MOST_PIXELS = 80_000_000  # of one image
 FORMAT = 1  # of the cache; another number, and every folder is converted again
 
 
 def open_folder(
-    folder: Path, root: Path, *, size: int = 32, channels: int = 3, seed: int = 0, test_fraction: float = 0.1
+    folder: Path,
+    root: Path,
+    *,
+    size: int = 32,
+    channels: int = 3,
+    seed: int = 0,
+    test_fraction: float = 0.1,
+    split: str = "content",
 ) -> Source:
-    """All images in a folder and below, at `size` x `size` pixels, grey (1 channel) or in colour (3)."""
+    """All images in a folder and below, at `size` x `size` pixels, grey (1 channel) or in colour (3).
+
+    The name of a file decides whether it is held out, so that a new file moves no other; with split="position", as in versions
+    before 0.2, its place in the order of names does.
+    """
     if channels not in (1, 3):
         raise OptionError(f"channels is {channels}; it must be 1 (grey) or 3 (colour).")
     if size < 1:
         raise OptionError(f"size is {size}; it must be at least 1 pixel.")
     files = list_images(folder)
-    train, test = split_rows(len(files), test_fraction, seed)
-    cache = root / CACHE / _key(folder, files, [size, channels, seed, test_fraction])
+    train, test = _split(folder, files, test_fraction, seed, split)
+    how = [] if split == "position" else [split]
+    cache = root / CACHE / _key(folder, files, [size, channels, seed, test_fraction, *how])
     if not cache.is_dir():
         with new_folder(cache, replace=False) as work:
             for name, rows in (("train", train), ("test", test)):
@@ -44,7 +57,16 @@ def open_folder(
                     for row in rows:
                         writer.append(load_image(files[row], size, channels)[None])
     note = f"The images are {len(files):,} files from {folder}, cut to their central square and resized to {size} x {size}."
-    return Source("folder", *load_splits(cache), (channels, size, size), levels=256, notes=(note,))
+    places = np.concatenate([train, test])
+    return Source("folder", *load_splits(cache), (channels, size, size), levels=256, notes=(note,), places=places)
+
+
+def _split(folder: Path, files: list[Path], test_fraction: float, seed: int, split: str) -> tuple[Index, Index]:
+    if split == "position":
+        return split_rows(len(files), test_fraction, seed)
+    names = [f"{seed}/{file.relative_to(folder).as_posix()}".encode() for file in files]
+    keys = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in names)
+    return split_keys(np.frombuffer(keys, "<i8"), test_fraction, seed)
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -57,7 +79,7 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(files, key=lambda f: f.relative_to(folder).as_posix())
 
 
-def _key(folder: Path, files: list[Path], options: list[float]) -> str:
+def _key(folder: Path, files: list[Path], options: list[float | str]) -> str:
     """A name for the cache that changes with the list of files, their sizes, their times and the options."""
     digest = hashlib.sha256(json.dumps([FORMAT, *options]).encode())
     for file in files:
@@ -72,16 +94,29 @@ def load_image(file: Path, size: int, channels: int) -> Array:
 
     try:
         with Image.open(file) as opened:
+            check_pixels(file, opened.size)
             image = ImageOps.exif_transpose(opened)
             image = _eight_bits(image).convert("L" if channels == 1 else "RGB")
             side = min(image.size)
             left, top = (image.width - side) // 2, (image.height - side) // 2
             square = (left, top, left + side, top + side)
             image = image.crop(square).resize((size, size), Image.Resampling.LANCZOS)
+    except DataError:
+        raise
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"The image {file} cannot be read, it is damaged or cut short: {error}") from error
     pixels: Array = np.asarray(image).reshape(size, size, channels).transpose(2, 0, 1)
     return pixels
+
+
+def check_pixels(file: Path, size: tuple[int, int]) -> None:
+    """A small file can announce any number of pixels, so this is asked before they are decoded."""
+    width, height = size
+    if width * height > MOST_PIXELS:
+        raise DataError(
+            f"The image {file} has {width:,} x {height:,} pixels; at most {MOST_PIXELS / 1e6:.0f} million are read: shrink "
+            "it, or take it out of the folder."
+        )
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -19,6 +19,7 @@ from idensenet.data.cifar10 import batch
 from idensenet.data.store import ROWS_AT_ONCE, Array, chunks, load_array
 from idensenet.errors import DataError
 
+BATCH_LIMIT = 1 << 30  # bytes
 Chunks = Iterator[tuple[Array, Array | None]]
 Part = Callable[[], Chunks]
 
@@ -66,8 +67,14 @@ def _batches(files: list[Path]) -> Chunks:
 
 def _npz_batch(file: Path) -> tuple[Array, Array]:
     try:
+        with zipfile.ZipFile(file) as archive:
+            large = [each for each in archive.infolist() if each.file_size > BATCH_LIMIT]
+        if large:
+            raise DataError(f"{file} has a member of {large[0].file_size:,} bytes, more than a batch of ImageNet32 can have.")
         with np.load(file, allow_pickle=False) as content:
             x, y = content["data"], content["labels"]
+    except DataError:
+        raise
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"{file} does not hold `data` and `labels`, or is damaged: {error}.") from error
     if len(x) != len(y) or y.ndim != 1:
@@ -107,6 +114,7 @@ def _npz(file: Path) -> Chunks:
                 shape, fortran, dtype = read_header(member)
                 if fortran or dtype.hasobject or not shape:
                     raise DataError(f"{file} does not hold rows of bytes.")
+                _planes(np.empty((0, *shape[1:]), dtype), file)  # refuses rows of another length before they are read
                 width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
                 for start in range(0, shape[0], ROWS_AT_ONCE):
                     rows = min(ROWS_AT_ONCE, shape[0] - start)
@@ -116,6 +124,11 @@ def _npz(file: Path) -> Chunks:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{file} cannot be read as an .npz file, it is damaged or cut short: {error}.") from error
+
+
+def _check_size(file: Path, size: tuple[int, int]) -> None:
+    if size != (32, 32):
+        raise DataError(f"The image {file} has {size[0]} x {size[1]} pixels; those of ImageNet32 have 32 x 32.")
 
 
 def _images(folder: Path) -> Chunks:
@@ -128,10 +141,10 @@ def _images(folder: Path) -> Chunks:
         for file in files[start : start + ROWS_AT_ONCE]:
             try:
                 with Image.open(file) as image:
+                    _check_size(file, image.size)
                     rows.append(np.asarray(image.convert("RGB")))
-            except (OSError, ValueError, SyntaxError) as error:
+            except DataError:
+                raise
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
                 raise DataError(f"The image {file} cannot be read, it is damaged or cut short: {error}.") from error
-            if rows[-1].shape != (32, 32, 3):
-                height, width = rows[-1].shape[:2]
-                raise DataError(f"The image {file} has {width} x {height} pixels; those of ImageNet32 have 32 x 32.")
         yield _planes(np.stack(rows), folder), None

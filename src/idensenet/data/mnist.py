@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from idensenet.data.bounded import Bounded
 from idensenet.data.source import Source, Split
 from idensenet.data.store import Array, chunks, load_splits, missing, save_splits
 from idensenet.errors import DataError
 
 UNSIGNED_BYTE = 8
+LARGEST = 1 << 26  # bytes of a file, unpacked; the training images have 47 million
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def _md5(array: Array) -> str:
 def read_idx(path: Path) -> Array:
     """The bytes of an idx file as an array of the shape its header gives."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = Bounded(file, LARGEST).read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a complete gzip file, it is damaged or cut short: {error}.") from error
     if len(data) < 4 or data[:3] != bytes([0, 0, UNSIGNED_BYTE]) or len(data) < 4 + 4 * data[3]:

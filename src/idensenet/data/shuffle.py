@@ -42,6 +42,25 @@ def split_rows(n: int, test_fraction: float, seed: int) -> tuple[Index, Index]:
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
+def split_keys(keys: np.ndarray[Any, Any], test_fraction: float, seed: int) -> tuple[Index, Index]:
+    """Rows for training and for testing by a key of each, int64 as `content_keys` has them, whatever other rows there are.
+
+    A row is held out if its key lies in the lowest `test_fraction` of all numbers. So order and additions move no row from one
+    part to the other, and equal rows stay together. At least one of each is needed: where chance has left a part empty, the row
+    with the lowest or highest key goes there.
+    """
+    split_rows(len(keys), test_fraction, seed)  # for its errors
+    place = (keys.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    held_out = place < test_fraction
+    if not held_out.any():
+        held_out = place == place.min()
+    if held_out.all():
+        held_out = place < place.max()
+    if not held_out.any():  # all rows are the same
+        return split_rows(len(keys), test_fraction, seed)
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
 def stratified_rows(labels: np.ndarray[Any, Any], held_out: int, seed: int) -> tuple[Index, Index]:
     """As `split_rows`, with exactly `held_out` test rows in which every class has its share, rounded up or down.
 

@@ -75,7 +75,8 @@ class Source:
     """A data set. `shape` is that of a sample, `levels` the number of integer levels of a pixel (None: real numbers).
 
     `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
-    `notes` are sentences that every report repeats, such as that a checksum was not known.
+    `notes` are sentences that every report repeats, such as that a checksum was not known. `places` are the places of all rows
+    in the file or folder, training first, where the split is ours.
     """
 
     name: str
@@ -88,3 +89,4 @@ class Source:
     columns: tuple[str, ...] = ()
     context: tuple[str, ...] = ()  # columns that are given
     notes: tuple[str, ...] = field(default=())
+    places: np.ndarray[Any, Any] | None = None

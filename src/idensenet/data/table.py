@@ -6,17 +6,23 @@ Nothing is standardised here: the model does that itself, so that its densities 
 from __future__ import annotations
 
 import csv
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from idensenet.data.shuffle import split_rows
+from idensenet.data.shuffle import split_keys, split_rows
 from idensenet.data.source import Source, Split
 from idensenet.data.store import Array, load_array
+from idensenet.draws import content_keys
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError, nearest
+
+EXACT = 2.0**53  # below which float64 has all whole numbers
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,17 @@ class Table:
     columns: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class TextFormat:
+    """How a CSV file is written: whether its first line has names (None: found from its content), and the decimal sign."""
+
+    header: bool | None = None
+    decimal: str | None = None
+
+
+PLAIN = TextFormat()
+
+
 def open_table(
     path: Path,
     *,
@@ -34,23 +51,36 @@ def open_table(
     context: Sequence[str] = (),
     seed: int = 0,
     test_fraction: float = 0.1,
+    split: str = "content",
+    text: TextFormat = PLAIN,
 ) -> Source:
-    """A table as a data set, its rows divided at random, and always in the same way, into training and test."""
-    table, given = read_with_context(path, columns, context)
-    train, test = split_rows(len(table.values), test_fraction, seed)
+    """A table as a data set, its rows divided at random, and always in the same way, into training and test.
+
+    The content of a row decides whether it is held out, so that neither order nor new rows move it; with split="position", as
+    in versions before 0.2, its place in the file does.
+    """
+    table, given = read_with_context(path, columns, context, text)
+    if split == "position":
+        train, test = split_rows(len(table.values), test_fraction, seed)
+    else:
+        content = torch.from_numpy(np.concatenate([table.values, given.values], 1).astype(np.float64))
+        train, test = split_keys(content_keys(content, seed).numpy(), test_fraction, seed)
     note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns"
     note += f", given {', '.join(context)}." if context else "."
     first, second = (Split(table.values[rows], context=given.values[rows] if context else None) for rows in (train, test))
     shape = (len(table.columns),)
-    return Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,))
+    places = np.concatenate([train, test])
+    return Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,), places=places)
 
 
-def read_with_context(path: Path, columns: Sequence[str] | None, context: Sequence[str]) -> tuple[Table, Table]:
+def read_with_context(
+    path: Path, columns: Sequence[str] | None, context: Sequence[str], text: TextFormat = PLAIN
+) -> tuple[Table, Table]:
     """The columns that are modelled, which are all the others by default, and those that are given."""
     if both := sorted(set(columns or ()) & set(context)):
         raise OptionError(f"Column {both[0]!r} is to be modelled and to be given; name it in one place only.")
     _check_once(context)
-    table = read_table(path, [*columns, *context] if columns is not None else None)
+    table = read_table(path, [*columns, *context] if columns is not None else None, text)
     for name in context:
         if name not in table.columns:
             raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(table.columns))}")
@@ -62,18 +92,22 @@ def read_with_context(path: Path, columns: Sequence[str] | None, context: Sequen
     return first, second
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
+def read_table(path: Path, columns: Sequence[str] | None = None, text: TextFormat = PLAIN) -> Table:
     """All rows of a file in their order: the numeric columns, or those that are named.
 
-    Other columns are an error unless `columns` leaves them out. Columns of a file without names are x0, x1, ...
+    Other columns are an error unless `columns` leaves them out. Columns of a file without names are x0, x1, ...; `text` says
+    how a CSV file is written, where that cannot be told from its content.
     """
     if not path.is_file():
         raise MissingDataError(f"There is no table {path}; give a CSV, Parquet or NPY file.")
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".npy": _read_npy}
-    readers |= {".parquet": _read_parquet, ".pq": _read_parquet}
-    if path.suffix.lower() not in readers:
+    readers = {".npy": _read_npy, ".parquet": _read_parquet, ".pq": _read_parquet}
+    ending = path.suffix.lower()
+    if ending in (".csv", ".tsv", ".txt"):
+        table = _read_csv(path, columns, text)
+    elif ending in readers:
+        table = readers[ending](path, columns)
+    else:
         raise OptionError(f"{path} ends in {path.suffix!r}; tables are read from .csv, .tsv, .txt, .parquet, .pq and .npy.")
-    table = readers[path.suffix.lower()](path, columns)
     if not len(table.values) or not table.columns:
         raise DataError(f"{path} has {len(table.values)} rows of {len(table.columns)} columns, so there is nothing in it.")
     bad = np.argwhere(~np.isfinite(table.values))
@@ -108,9 +142,11 @@ def _choose(names: Sequence[str], columns: Sequence[str] | None, path: Path) -> 
 def _numeric_only(path: Path, other: dict[str, str]) -> None:
     """Refuse columns that are not numeric; `other` maps their names to an example."""
     if other:
+        commas = any(re.search(r"\d,\d|;|\\t", why.partition(" in line")[0]) for why in other.values())
+        hint = "; decimal commas are read with --data.decimal ','" if commas else ""
         raise DataError(
             f"{path} has columns that are not numeric: {', '.join(f'{n!r} ({why})' for n, why in other.items())}; "
-            "remove them, or name the columns to use."
+            f"remove them, or name the columns to use{hint}."
         )
 
 
@@ -122,26 +158,32 @@ def _is_number(text: str) -> bool:
     return "_" not in text  # which Python takes and no table means
 
 
-def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
+def _read_csv(path: Path, columns: Sequence[str] | None, form: TextFormat) -> Table:
     """Text separated by commas, semicolons or tabs. The first line is a header if any of its cells is not a number."""
+    if form.decimal not in (None, ".", ","):
+        raise OptionError(f"data.decimal={form.decimal!r} is not known; use '.' or ','.")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error}.") from error
     first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
+    separator = max(";\t" if form.decimal == "," else ",;\t", key=first.count)
     numbered = [
         (number, [c.strip() for c in row]) for number, row in _lines(text, separator, path) if any(c.strip() for c in row)
     ]
     if not numbered:
         raise DataError(f"{path} is empty.")
+    if form.decimal == ",":
+        numbered = [(number, [_point(cell) for cell in row]) for number, row in numbered]
     head = numbered[0][1]
-    named = any(cell and not _is_number(cell) for cell in head)
+    named = any(cell and not _is_number(cell) for cell in head) if form.header is None else form.header
     names = [cell or f"x{i}" for i, cell in enumerate(head)] if named else [f"x{i}" for i in range(len(head))]
     rows = numbered[1:] if named else numbered
     for number, row in rows:
         if len(row) != len(names):
             raise DataError(f"Line {number} of {path} has {len(row)} cells; the first line has {len(names)}.")
+    if not named:
+        _check_clear(path, [row for _, row in rows], separator, form)
     chosen = _choose(names, columns, path)
     other: dict[str, str] = {}
     values = np.full((len(rows), len(chosen)), np.nan)
@@ -156,8 +198,38 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     return Table(values, tuple(names[c] for c in chosen))
 
 
+def _point(cell: str) -> str:
+    """A number with a decimal comma as one with a point; anything else, such as 1.234,5 or a name, stays."""
+    return cell.replace(",", ".") if re.fullmatch(r"[+-]?\d*,\d*([eE][+-]?\d+)?", cell) else cell
+
+
+def _check_clear(path: Path, rows: list[list[str]], separator: str, form: TextFormat) -> None:
+    """Refuse a file of numbers alone that may mean two things, unless the options say which."""
+    whole, body = re.compile(r"[+-]?\d+"), rows[1:]
+    pairs = all(len(row) == 2 and whole.fullmatch(row[0]) and row[1].isdecimal() for row in rows)
+    if form.decimal is None and separator == "," and pairs:
+        raise DataError(
+            f"{','.join(rows[0])!r} in line 1 of {path} may be two numbers or one with a decimal comma, as may all lines; say "
+            "which with --data.decimal '.' or --data.decimal ','."
+        )
+    if form.header is not None or not body or not all(map(whole.fullmatch, rows[0])) or len(set(rows[0])) < len(rows[0]):
+        return
+    for i, cell in enumerate(rows[0]):
+        column = [float(row[i]) for row in body if _is_number(row[i])]
+        if not column or all(not whole.fullmatch(row[i]) for row in body):
+            continue
+        low, high = min(column), max(column)
+        if len(column) < 2 or max(low - float(cell), float(cell) - high) <= 3 * (high - low):
+            return  # a row like the others
+    shown = ", ".join(rows[0][:4]) + (", ..." if len(rows[0]) > 4 else "")
+    raise DataError(
+        f"Line 1 of {path} ({shown}) may be names or numbers: it has whole numbers that are unlike the lines below it; say "
+        "which with --data.header true or --data.header false."
+    )
+
+
 def _lines(text: str, separator: str, path: Path) -> list[tuple[int, list[str]]]:
-    reader = csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
     try:
         return [(reader.line_num, row) for row in reader]
     except csv.Error as error:
@@ -173,7 +245,20 @@ def _read_npy(path: Path, columns: Sequence[str] | None) -> Table:
     names = [f"x{i}" for i in range(array.shape[1])]
     chosen = _choose(names, columns, path)
     dtype = np.float32 if array.dtype in (np.float32, np.float16) else np.float64
-    return Table(np.array(array[:, chosen], dtype), tuple(names[c] for c in chosen))
+    values = np.array(array[:, chosen], dtype)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        large = np.flatnonzero((np.abs(values) >= EXACT).any(0))
+        _check_exact(path, [names[chosen[i]] for i in large])
+    return Table(values, tuple(names[c] for c in chosen))
+
+
+def _check_exact(path: Path, names: Sequence[str]) -> None:
+    """Refuse whole numbers that float64 would round."""
+    if names:
+        raise DataError(
+            f"Column {names[0]!r} of {path} has whole numbers of 2^53 and more, which float64 cannot represent; leave it out "
+            "with --data.columns, or subtract an offset from it."
+        )
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
@@ -197,10 +282,12 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
         raise DataError(f"{path} cannot be read as Parquet, it is damaged or cut short: {error}") from error
     small = all(is_type.is_float32(kind) for kind in kinds.values())
     values = [_numbers(content[name], pyarrow) for name in names]
+    wide = [name for name, kind in kinds.items() if is_type.is_integer(kind) and kind.bit_width == 64]
+    _check_exact(path, [name for name in wide if np.nanmax(np.abs(values[names.index(name)]), initial=0.0) >= EXACT])
     return Table(np.stack(values, 1).astype(np.float32 if small else np.float64), names)
 
 
 def _numbers(column: Any, pyarrow: Any) -> Array:
     if pyarrow.types.is_boolean(column.type):
         column = column.cast(pyarrow.int8())
-    return np.asarray(column.cast(pyarrow.float64()).to_numpy(), np.float64)
+    return np.asarray(column.cast(pyarrow.float64(), safe=False).to_numpy(), np.float64)

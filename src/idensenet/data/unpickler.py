@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,13 @@ def _finished(value: Any, seen: dict[int, Any]) -> Any:
     return done
 
 
+def _check_memo(data: bytes) -> None:
+    """Refuse places of the memo beyond the length of the pickle: room for all places below is made at once."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if "PUT" in opcode.name and int(argument or 0) > len(data):
+            raise DataError(f"it asks for the place {argument} of a memo, and it has {len(data)} bytes")
+
+
 def load_pickle(data: bytes, where: str) -> Any:
     """What a pickle holds. Text of Python 2 comes out as bytes. `where` names the file in errors.
 
@@ -141,6 +149,7 @@ def load_pickle(data: bytes, where: str) -> Any:
     {'labels': [1, 2]}
     """
     try:
+        _check_memo(data)
         return _finished(_Unpickler(io.BytesIO(data), encoding="bytes").load(), {})
     except DataError as error:
         raise DataError(f"{where} is not admitted as data: {error}.") from error

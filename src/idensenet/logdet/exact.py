@@ -50,8 +50,9 @@ def checked_sign(value: Tensor, sign: Tensor) -> Tensor:
     # compiled code: there a lost inverse shows as NaN, and certify() finds the block.
     if torch.compiler.is_compiling() or (sign.device.type != "cpu" and torch.is_grad_enabled()):
         return value * torch.where(sign > 0, 1.0, torch.nan)  # in the gradient, too
-    if bool((sign <= 0).any()):
-        lost = (sign <= 0).view(-1, sign.shape[-1]).any(0).nonzero().flatten().tolist()
+    gone = (sign <= 0) & ~value.isnan()  # NaN is for the flow to tell: its samples lead out of the range of numbers
+    if bool(gone.any()):
+        lost = gone.view(-1, sign.shape[-1]).any(0).nonzero().flatten().tolist()
         raise NonInvertibleError(
             f"det(I + J) is not positive at sample {lost[0]} ({len(lost)} of {sign.shape[-1]}): the block has lost its "
             "inverse; certify() names the layers to blame."

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import idensenet
-from idensenet.files import write_atomically
+from idensenet.files import read_json, write_atomically
 from idensenet.flow import Flow
 from idensenet.lipschitz import BlockCertificate, Certificate
 from idensenet.training.run import RunFolder
@@ -14,14 +14,14 @@ from idensenet.training.run import RunFolder
 
 def _key(run: RunFolder, step: int) -> dict[str, Any]:
     """Which weights, certified by which version."""
-    manifest = json.loads((run.checkpoints.path(step) / "manifest.json").read_text())
+    manifest = read_json(run.checkpoints.path(step) / "manifest.json")
     return {"step": step, "weights": manifest.get("model/model.safetensors"), "version": idensenet.__version__}
 
 
 def _read(run: RunFolder, key: dict[str, Any]) -> Certificate | None:
     """The one that was kept, if it is for these weights and whole."""
     try:
-        kept = json.loads((run.path / "certificate.json").read_text())
+        kept = read_json(run.path / "certificate.json")
         if kept["key"] != key:
             return None
         blocks = tuple(BlockCertificate(b["name"], b["L"], tuple((n, v) for n, v in b["layers"])) for b in kept["blocks"])

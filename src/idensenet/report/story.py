@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from idensenet.config import Config, Recipe, recipe, recipes
 from idensenet.data.source import Source
 from idensenet.errors import InputError
+from idensenet.files import read_json
 from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.training.run import RunFolder
@@ -58,7 +58,7 @@ class Story:
     def best(self) -> tuple[int, float] | None:
         """Step and held-out score of the best checkpoint."""
         try:
-            values = json.loads((self.run.path / "best.json").read_text())
+            values = read_json(self.run.path / "best.json")
             return int(values["step"]), float(values["score"])
         except (OSError, ValueError, LookupError, TypeError):
             return None

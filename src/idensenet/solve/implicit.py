@@ -17,7 +17,7 @@ from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.logdet.base import Linearizable
 from idensenet.precision import EXACT
 from idensenet.solve.anderson import Anderson
-from idensenet.solve.solver import PerSample, Solver, solve, spread
+from idensenet.solve.solver import PerSample, Solver, size, solve, spread
 
 
 class _Transposed(PerSample):
@@ -48,7 +48,7 @@ class _ImplicitInverse(torch.autograd.Function):
             leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
             g = ctx.g.replaced(leaves)
             _, J = g.linearize(x)
-            scale = grad.flatten(1).norm(dim=1).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
+            scale = size(grad).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
             solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
             w = solution.value * spread(scale, grad)

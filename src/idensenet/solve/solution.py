@@ -39,6 +39,11 @@ class Solution:
         """How far x can be from the true inverse if Lip(g) <= lipschitz < 1, in the Euclidean norm."""
         return self.residual / (1 - lipschitz) if lipschitz < 1 else torch.full_like(self.residual, torch.inf)
 
+    def _rounds(self, i: int) -> bool:
+        """Whether a residual is so small next to its sample that a lost contraction would not have left it there."""
+        scale = 1 + float(self.value[i].detach().abs().max())
+        return bool(float(self.residual[i]) <= torch.finfo(self.value.dtype).eps ** 0.5 * scale)
+
     def raise_unless_converged(self) -> None:
         bad = (~self.converged).nonzero().flatten().tolist()
         if not bad:
@@ -50,7 +55,12 @@ class Solution:
             f"the worst residual is {float(self.residual[worst]):.3g} after {int(self.steps[worst])} steps"
         )
         growth = float(self.growth[bad].max())
-        if growth >= 1:
+        if self._rounds(worst):
+            text += (
+                "; that is rounding, most likely: numbers inside g are so large that their last digits exceed the tolerance. "
+                "Use float64 (flow.double()), or a larger tolerance (tol)."
+            )
+        elif growth >= 1:
             text += f"; g is not contractive (a step multiplied the residual by {growth:.3g}), see certify()."
         elif not torch.isfinite(self.residual[bad]).all():
             text += "; a value that is NaN or infinite cannot be inverted, look at the input and at the weights."

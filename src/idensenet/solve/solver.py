@@ -67,9 +67,12 @@ def spread(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def size(r: Tensor) -> Tensor:
-    """The Euclidean norm of each sample."""
-    norm: Tensor = torch.linalg.vector_norm(r.flatten(1), dim=1)
-    return norm
+    """The Euclidean norm of each sample, also where squares overflow; NaN where the norm itself does."""
+    flat = r.flatten(1)
+    norm: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    largest = flat.detach().abs().amax(1, keepdim=True).clamp(min=torch.finfo(r.dtype).tiny)
+    scaled = largest[:, 0] * torch.linalg.vector_norm(flat / largest, dim=1)
+    return torch.where(torch.isfinite(norm), norm, torch.where(torch.isfinite(scaled), scaled, torch.nan))
 
 
 def default_tol(dtype: torch.dtype) -> float:
@@ -86,7 +89,7 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
     dims = math.prod(y.shape[1:])
-    goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
+    goal = torch.clamp(size(2 * torch.finfo(y.dtype).eps * y), min=tol * dims**0.5)  # which no y makes infinite
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
     steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
 

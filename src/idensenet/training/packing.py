@@ -57,6 +57,8 @@ def pack(run: RunFolder, file: Path, step: int | str = "last", compact: bool = F
         "progress": json.dumps(asdict(run.checkpoints.progress(number))),
         "model": (folder / "model" / "model.json").read_text(),
     }
+    if (data := run.fingerprint()) is not None:
+        about["data"] = json.dumps(data.as_dict())
     write_atomically(file, save(tensors, about))
     return file
 
@@ -74,7 +76,7 @@ def unpack(file: Path, folder: Path) -> RunFolder:
     import yaml
     from safetensors import SafetensorError, safe_open
 
-    from idensenet.files import save_tensors
+    from idensenet.files import parse_json, save_tensors
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} exists already; choose another place to unpack {file} to.")
@@ -88,7 +90,7 @@ def unpack(file: Path, folder: Path) -> RunFolder:
             if about.get("format") != FORMAT:
                 raise CheckpointError(f"{file} is not a packed run of this version ('idensenet pack' writes one).")
             tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        progress = Progress(**json.loads(about["progress"]))
+        progress = Progress.from_dict(parse_json(about["progress"]))
         run = RunFolder(part)
         checkpoint = run.checkpoints.path(progress.step)
         (checkpoint / "model").mkdir(parents=True)
@@ -99,7 +101,9 @@ def unpack(file: Path, folder: Path) -> RunFolder:
         (checkpoint / "model" / "model.json").write_text(about["model"])
         (checkpoint / "state.json").write_text(json.dumps(asdict(progress)) + "\n")
         seal(checkpoint)
-        (part / "config.yaml").write_text(yaml.safe_dump(json.loads(about["run"]), sort_keys=False))
+        (part / "config.yaml").write_text(yaml.safe_dump(parse_json(about["run"]), sort_keys=False))
+        if "data" in about:
+            (part / "data.json").write_text(about["data"])
         unzip = zlib.decompressobj()
         (part / "metrics.jsonl").write_bytes(unzip.decompress(tensors["metrics"].numpy().tobytes(), LIMIT))
         if not unzip.eof:
