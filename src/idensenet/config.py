@@ -28,6 +28,8 @@ class ModelConfig:
     """Of the logit."""
     bounds: tuple[tuple[float | None, float | None], ...] = ()
     """For tables, a lower and an upper bound of each column, null for none; () if no column has any."""
+    integers: tuple[int, ...] = ()
+    """For tables, columns of whole numbers, counted from 0, which are scored by their probability; training fills it in."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Of the normalisation, per channel."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.config import Config
+from idensenet.data.columns import Columns
 from idensenet.errors import CheckpointError, OptionError
 from idensenet.files import save_tensors
 from idensenet.flow import Flow
@@ -40,6 +41,7 @@ def save(flow: Flow, path: str | Path, compact: bool = False) -> Path:
         "dtype": str(flow.dtype).removeprefix("torch."),
         "config": config,
         "structure": describe(flow) if config is None else None,
+        "columns": None if flow.columns is None else flow.columns.as_dict(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
@@ -112,6 +114,8 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
         config = description["config"]
         flow: Flow = restore(description["structure"]) if config is None else build_config(Config.from_dict(config))
         flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
+        columns = description.get("columns")
+        flow.columns = None if columns is None else Columns.from_dict(columns)
     except CheckpointError:
         raise
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:

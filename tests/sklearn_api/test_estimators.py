@@ -467,7 +467,7 @@ def test_columns_are_called_by_their_names():
         (frame.assign(age=[1.0, np.nan] * 150), "Column 'age' of X has NaN in row 1"),
     ):
         with pytest.raises(DataError, match=text):
-            FlowDensity(**SHORT).fit(bad)
+            FlowDensity(**SHORT, categorical=None).fit(bad)
     with pytest.raises(DataError, match="Column 'age' of context has NaN in row 1"):
         FlowDensity(**SHORT).fit(frame, context=frame.assign(age=[1.0, np.nan] * 150))
     FlowOutlierDetector(**SHORT).fit(frame)

@@ -20,19 +20,22 @@ from torch import Tensor
 
 from idensenet.checks import check_rounding
 from idensenet.config import Config
-from idensenet.data.density import check_density, check_digits
+from idensenet.data.columns import Columns, Names, Pair
+from idensenet.data.density import check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.logdet import KrylovLogDet
+from idensenet.sklearn.columns import check_columns, joined, second_look, warn_of_unknown
 from idensenet.sklearn.defaults import SCORED, Settings, held_out_rows, settings_for
 from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
 from idensenet.sklearn.progress import progress
-from idensenet.sklearn.tables import Pair, bounds_of, check_numbers, checked_rows, column_names
+from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
 from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
 AT_ONCE = 1000  # rows that are scored together
+FEW_POINTS = 2  # of the cells of discrete columns, where held-out rows decide when to stop
 
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -70,11 +73,20 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     `bounds` has lower and upper bounds of columns by name or by number, None for none: `{"rate": (0, 1), "price": (0, None)}`.
     The density is zero outside, samples stay inside, and densities are in the units of the table.
 
+    `discrete` names columns on a grid (counts, rounded numbers); "auto" takes those with at least two rows for each value on
+    average, and warns. They are scored by the probability of a value, so that `score_samples` is the log of a density (of real
+    columns) times a probability. `categorical` names nominal columns; "auto" takes strings, categories and booleans of a data
+    frame. They have a table of probabilities p(c), and the flow is p(x | c) for the rest; `score_samples` is log p(c) p(x | c).
+    A category that `fit` did not see has a log-probability of minus infinity, and a value off its grid is rounded, both with a
+    warning. `columns_` has what was found.
+
     With `warm_start`, `fit` goes on with the flow of the last one. Early stopping then needs the same rows again, and holds out
     those that it held out before; to go on with other rows, which the flow may have seen, use `early_stopping=False`.
     """
 
-    flow_: Flow
+    flow_: Flow  # None for a table of nominal columns alone
+    columns_: Columns
+    _first_look: Columns
     context_names_in_: list[str] | None = None
     _held_out_: tuple[object, int, list[Flow]] | None = None  # for a warm start: what was divided, the seed, the copies
 
@@ -89,6 +101,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         beta: float = 10.0,
         log_det: str | None = None,
         bounds: Mapping[str | int, Pair] | None = None,
+        discrete: Names = "auto",
+        categorical: Names = "auto",
         learning_rate: float | None = None,
         weight_decay: float = 1e-2,
         max_iter: int | None = None,
@@ -113,6 +127,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self.beta = beta
         self.log_det = log_det
         self.bounds = bounds
+        self.discrete = discrete
+        self.categorical = categorical
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.max_iter = max_iter
@@ -221,7 +237,17 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     # Fitting
 
     def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None, prepared: Prepared) -> Tensor:
-        return -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
+        found = -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
+        if generator is None and flow.columns is not None and rows.context is not None:
+            found -= self._log_prob_of_categories(flow.columns, rows.context, left_out=1.0).to(found)
+        return found
+
+    @staticmethod
+    def _log_prob_of_categories(columns: Columns, context: Tensor, left_out: float = 0.0) -> Tensor:
+        """log p(c) of the categories at the front of contexts, if there are any."""
+        if columns.categories is None:
+            return torch.zeros(len(context))
+        return torch.from_numpy(columns.log_prob(context[:, : columns.indicators].cpu().numpy(), left_out))
 
     def _fit(
         self,
@@ -241,16 +267,30 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             if used.sum() < 2:
                 raise DataError("At least two rows need a positive sample_weight.")
             x, weight, given = x[used], weight[used], None if given is None else given[used]
-        check_density(x, names)
+        again = self.warm_start and hasattr(self, "flow_")
+        columns = self._first_look if again else second_look(self._first_look, x, self.discrete)
+        if again and (x.shape[1] != len(columns.columns) or columns.unknown(x)):
+            raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
+        columns = columns.counted(x, weight)
+        if columns.categories is not None and given is not None:
+            raise OptionError(
+                f"Nominal columns ({columns.in_words('nominal')}) cannot be modelled given a context; move them to the context "
+                "as numbers, or leave the context out."
+            )
+        bounds = columns.bounds(x, self.bounds or {})
+        x, given = columns.numbers(x), joined(columns.one_hot(x), given)
+        if not columns.amounts:
+            return self._keep_categories(columns, given, y)
+        names = None if names is None else [columns.names[i] for i in columns.amounts]
+        check_columns(columns, x, names)
         check_digits(x, self.dtype or "float64", names)
-        if given is not None:
+        if given is not None and columns.categories is None:
             check_digits(given, self.dtype or "float64", self.context_names_in_)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         chosen = self._settings(*x.shape)
-        bounds = bounds_of(x, self.bounds or {}, names)
         config = self._config(chosen, x.shape[1], 0 if given is None else given.shape[1], classes, bounds)
-        again = self.warm_start and hasattr(self, "flow_")
+        config = config.replace(integers=columns.integers)
         if again and self.flow_.config != config:
             raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
         rows = Rows(
@@ -264,6 +304,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             flow = new_flow(config, seed, rows.x.dtype, torch.device(self.device))
             flow.standardize(rows.x, rows.context, rows.weight)
+        flow.columns = columns
         self._check_rounding(flow, x, given, self.dtype)
         dtype = self._training_dtype(flow, x, given) if self.dtype is None else rows.x.dtype
         with suited_to(flow, chosen.batch_size):
@@ -310,6 +351,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             bound = flow.inverse_error(flow(rows.x[:AT_ONCE], context=context)[0], context)
         self.certificate_, self.inverse_error_bound_ = flow.certify(), float(bound.max())
         self.flow_, self.history_, self.n_iter_ = flow, fitted.history, fitted.history[-1][0]
+        assert flow.columns is not None
+        self.columns_ = flow.columns
         if fitted.interrupted:
             warnings.warn(
                 f"Interrupted after {self.n_iter_} steps; the weights of step {fitted.best}, the best so far, are kept.",
@@ -322,6 +365,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    def _keep_categories(self, columns: Columns, given: Array | None, y: Array | None) -> Self:
+        """Take over a table of nominal columns alone, which needs no flow."""
+        if y is not None:
+            raise DataError("All columns are nominal, and a classifier reads numbers; encode a column as numbers.")
+        self.columns_, self.flow_, self.history_, self.n_iter_ = columns, None, [], 0  # type: ignore[assignment]
+        return self
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "flow_")
@@ -350,6 +400,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             copies[-1].standardize(train.x, train.context, train.weight)
             for stack in copies[-1].stacks() if chosen.log_det == "estimate" else []:
                 stack.eval_log_det = KrylovLogDet()  # whole Jacobians of held-out rows would take longer than the training
+        for each in copies:
+            each.points = FEW_POINTS
         self._held_out_ = (what, seed, copies) if self.warm_start else None
         return [(each, *part) for each, part in zip(copies, parts, strict=True)]
 
@@ -358,14 +410,25 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: ArrayLike, context: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
         check_is_fitted(self)
         x: Array = checked_rows(self, X, fit=False)
-        given = self._context(context, len(x))
+        warn_of_unknown(self.columns_, x, X)
+        given = joined(self.columns_.one_hot(x), self._context(context, len(x)))
+        x = self.columns_.numbers(x)
+        if self.flow_ is None:
+            return self._tensor(x), None if given is None else self._tensor(given)
         self._check_rounding(self.flow_, x, given, self.dtype)
         return self._tensor(x), None if given is None else self._tensor(given)
 
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
-        """log p(x) of each row in nats, in the units of X; with a context, log p(x | context)."""
+        """log p(x) of each row in nats, in the units of X; with a context, log p(x | context).
+
+        Real columns count by their density, discrete and nominal ones by the probability of their values.
+        """
         x, given = self._checked(X, context)
-        return self._in_parts(x, given, self.flow_.log_prob)
+        found = np.zeros(len(x)) if self.flow_ is None else self._in_parts(x, given, self.flow_.log_prob)
+        if self.columns_.categories is not None:
+            assert given is not None
+            found = found + self._log_prob_of_categories(self.columns_, given).numpy()
+        return found
 
     def _in_parts(self, x: Tensor, context: Tensor | None, of: Callable[..., Tensor]) -> Array:
         """A function of rows and contexts, some rows at a time."""

@@ -269,6 +269,8 @@ def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, R
     finally:
         for (run, _), state in zip(runs, states, strict=True):
             run.flow.load_state_dict(state)
+    for run, _ in runs:
+        run.flow.points = flow.points
     found = torch.cat([losses(run.flow, loss, held_out) for run, held_out in runs])
     if len(runs) == 1:
         flow.load_state_dict(states[0])
