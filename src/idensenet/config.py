@@ -28,6 +28,8 @@ class ModelConfig:
     """Margin of the logit: pixels are mapped to [alpha, 1 - alpha] before it."""
     bounds: tuple[tuple[float | None, float | None], ...] = ()
     """Lower and upper bound of each column of a table, null for none; () if no column has bounds."""
+    integers: tuple[int, ...] = ()
+    """Columns of a table that hold whole numbers, counted from 0; they are scored by probability. Training fills it in."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Mean of each channel, for normalize."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)

@@ -127,8 +127,10 @@ class FlowDistribution(Distribution):
     has_rsample = True
 
     def __init__(self, flow: Flow, context: Tensor | None = None, validate_args: bool | None = None) -> None:
-        if flow.levels is not None:
-            raise OptionError("This flow is of integer levels; only flows of real numbers fit torch.distributions.")
+        if flow.levels is not None or flow.integers:
+            raise OptionError(
+                "This flow is of integer levels or whole numbers; only flows of real numbers fit torch.distributions."
+            )
         if (context is None) != (flow.context == 0):
             needed = (
                 f"takes a context of {flow.context} numbers; give it one" if flow.context else "takes no context; leave it out"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.bijections import Affine, Bijection, Call, Chain, Logit, ResidualBlock, Split, Whiten
+from idensenet.cells import POINTS, Cells
 from idensenet.checks import check_computed, check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
@@ -21,7 +22,11 @@ from idensenet.lipschitz import Certificate, DenseLayer, refresh_norms
 from idensenet.precision import EXACT, Precision
 
 if TYPE_CHECKING:
+    from idensenet.data.columns import Columns
     from idensenet.frozen import FrozenFlow
+
+INDICATOR = 0.25  # the least scale of a context that is 0 or 1: a rare category is not blown up
+ROWS = 4096  # that are evaluated together, at points of their cells
 
 
 LEAST_ROWS, NUMBERS = 256, 1 << 18  # of samples that are decoded together
@@ -62,12 +67,21 @@ class Flow(nn.Module):
     With `context`, it is a density p(x | c) for each vector c of so many numbers, and everything that looks at data takes a
     `context` with it: [batch, context], or one vector for all.
 
+    With `integers`, these columns of x hold whole numbers, and p(x) is a density in the other columns times the probability of
+    these numbers: uniform noise spreads k over the cell [k, k + 1), and the density is integrated over the cell. In training,
+    one draw of the noise stands for the integral; its log-density is a lower bound in expectation. In evaluation, it is the
+    average over `points` places in the cell, in probability space. That is unbiased for any number of them; its logarithm is a
+    lower bound in expectation, and tight where the density varies little within a cell. Numbers that are not whole have
+    probability zero.
+
     Out of training, everything is a function of the data: all noise comes from (`seed`, content of the sample, block).
     In training it comes from a generator.
     """
 
     seed = 0
+    points = POINTS  # of a cell of whole numbers, in evaluation
     config: Config | None = None  # what it was built from, if it was built from a configuration
+    columns: Columns | None = None  # what its numbers stand for in the table that it was trained on, if that is known
     _anchor: Tensor
 
     def __init__(
@@ -78,6 +92,7 @@ class Flow(nn.Module):
         preprocess: Bijection | None = None,
         levels: int | None = None,
         context: int = 0,
+        integers: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.body, self.preprocess = body, preprocess or Chain([])
@@ -85,6 +100,8 @@ class Flow(nn.Module):
         self.levels = levels
         self.dims = math.prod(self.shape)
         self.context = context
+        self.integers = tuple(integers)
+        self.cells = Cells(self.integers, self.shape[0]) if self.integers else None
         self.context_scale = Affine(torch.zeros(context), torch.ones(context)) if context else None
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # knows device and dtype
 
@@ -157,9 +174,14 @@ class Flow(nn.Module):
         return KeyedDraws.of(x, self.seed)
 
     def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """x plus the noise that `forward` adds to it; x itself if there are no levels."""
+        """x plus the noise that `forward` adds to it; x itself if it has neither levels nor whole numbers."""
         self._check_data(x, False)
-        return x if self.levels is None else dequantize(x, self.dtype, self._draws(x, generator).fold(0))
+        return self._dequantized(x, self._draws(x, generator))
+
+    def _dequantized(self, x: Tensor, draws: Draws) -> Tensor:
+        if self.cells is not None:
+            return self.cells.noisy(x, draws.fold(0))
+        return x if self.levels is None else dequantize(x, self.dtype, draws.fold(0))
 
     # The flow
 
@@ -202,6 +224,10 @@ class Flow(nn.Module):
             self._given(context, len(data))
             assert context is not None
             self.context_scale.fit(context)
+            indicator = ((context == 0) | (context == 1)).all(0)
+            self.context_scale.scale.clamp_(min=torch.where(indicator, INDICATOR, 0.0).to(self.dtype))
+        if self.cells is not None:  # equal rows get different noise
+            data = self.cells.noisy(data, GeneratorDraws(torch.Generator(self.device).manual_seed(self.seed)))
         for part in self.preprocess if isinstance(self.preprocess, Chain) else [self.preprocess]:
             if isinstance(part, Whiten):
                 return part.fit(data, weight)
@@ -225,8 +251,8 @@ class Flow(nn.Module):
         """The input of the body, the log-determinant so far, and the call for the body."""
         self._check_data(x, dequantized)
         draws = self._draws(x, generator)
-        if self.levels is not None and not dequantized:
-            x = dequantize(x, self.dtype, draws.fold(0))
+        if not dequantized:
+            x = self._dequantized(x, draws)
         given = self._given(context, len(x))
         x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
         return x, before, Call(draws.fold(1), prepared.body, given, log_det)
@@ -293,19 +319,60 @@ class Flow(nn.Module):
         Args:
             x: Samples; integer levels as uint8 where the flow has levels.
             generator: Source of random numbers. Without one, evaluation is a function of the data.
-            dequantized: Whether x holds levels plus noise already.
+            dequantized: Whether x holds levels, or whole numbers, plus noise already.
             context: A vector for each sample, or one for all, for a conditional flow.
             prepared: What `prepare()` returned, if the caller has it.
         """
+        if self.averages and not dequantized:
+            return self._over_cells(x, generator, context, prepared)[0]
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base)
         return base + before + after
 
+    @property
+    def averages(self) -> bool:
+        """Whether a log-density is the average over points of a cell."""
+        return self.cells is not None and not self.training
+
+    def _over_cells(
+        self, x: Tensor, generator: torch.Generator | None, context: Tensor | None, prepared: Prepared | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """log p(x), and what `_terms` returns at the points of each cell, [points, batch]."""
+        assert self.cells is not None
+        self._check_data(x, False)
+        prepared = prepared or self.prepare()
+        places = self.cells.points(x, self._draws(x, generator).fold(0), self.points)
+        found: list[list[Tensor]] = []
+        for some in torch.split(places, max(1, ROWS // max(1, len(x)))):
+            given = context if context is None or context.ndim == 1 or len(context) == 1 else context.repeat(len(some), 1)
+            parts = self._terms(some.flatten(0, 1), generator, given, prepared)
+            found.append([part.reshape(*some.shape[:2], *part.shape[1:]) for part in parts])
+        terms = [torch.cat(parts) for parts in zip(*found, strict=True)]
+        log_prob = torch.logsumexp(terms[0] + terms[1] + terms[2], 0) - math.log(self.points)
+        return torch.where(self.cells.whole(x), log_prob, -math.inf), terms
+
+    def _terms(
+        self, x: Tensor, generator: torch.Generator | None, context: Tensor | None, prepared: Prepared
+    ) -> tuple[Tensor, ...]:
+        """Base, flow and preprocessing of samples that noise has been added to; they add up to the log-density."""
+        z, before, after = self._encode(x, generator, True, context, prepared)
+        return self.base_log_prob(z), after, before
+
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`.
+
+        For whole numbers, the terms are taken at the likeliest point of the cell, and `levels` is what the average over the
+        cell adds to them.
+        """
+        if self.averages:
+            log_prob, parts = self._over_cells(x, generator, context, None)
+            best = (parts[0] + parts[1] + parts[2]).argmax(0, keepdim=True)
+            base, after, before = (part.gather(0, best)[0] for part in parts[:3])
+            rest = log_prob - base - after - before
+            return {"base": base, "log_det": after, "preprocess": before, "levels": rest.nan_to_num(nan=0.0, neginf=-math.inf)}
         z, before, after = self._encode(x, generator, False, context, None)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
         base = self.base_log_prob(z)
@@ -333,12 +400,14 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """n draws from the model: uint8 levels if it has any, otherwise floats."""
+        """n draws from the model: uint8 levels if it has any, otherwise floats, whole ones in columns of whole numbers."""
         z, prepared = self._latent(n, generator, temperature), prepared or self.prepare()
         rows = max(LEAST_ROWS, NUMBERS // self.dims)  # at a time, so that memory does not grow with n
         own = context is not None and context.ndim == 2 and len(context) == n > 1
         given = torch.split(context, rows) if own and context is not None else [context] * max(1, -(-n // rows))
         x = torch.cat([self._decode(part, each, prepared) for part, each in zip(torch.split(z, rows), given, strict=True)])
+        if self.cells is not None:
+            return self.cells.floor(x)
         return x if self.levels is None else quantize(x, self.levels)
 
     def _decode(self, z: Tensor, context: Tensor | None, prepared: Prepared | None) -> Tensor:
@@ -351,7 +420,7 @@ class Flow(nn.Module):
     def sample_and_log_prob(
         self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """n draws as floats (levels plus noise, for images), differentiable, and their log-densities."""
+        """n draws as floats (levels or whole numbers plus noise), differentiable, and their log-densities."""
         z = self._latent(n, generator, 1.0)
         x, log_det = self.inverse(z, generator if self.training else None, context)
         return x, self.base_log_prob(z) - log_det

@@ -115,6 +115,11 @@ class FrozenFlow(nn.Module):
                     "log_prob of images cannot be exported: its noise depends on the content of a sample, and its series stop "
                     "per sample; export 'encode', or serve frozen().log_prob."
                 )
+            if self.flow.integers:
+                raise OptionError(
+                    "log_prob of whole numbers cannot be exported: its noise depends on the content of a sample; export "
+                    "'encode', or serve frozen().log_prob."
+                )
             if any(not isinstance(stack.eval_log_det, ExactLogDet) for stack in self.flow.stacks()):
                 raise OptionError(
                     "Only an exact log-determinant can be exported: series stop per sample; build the flow with "

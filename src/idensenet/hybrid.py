@@ -84,8 +84,9 @@ class HybridFlow(Flow):
         preprocess: Bijection,
         levels: int | None,
         context: int = 0,
+        integers: Sequence[int] = (),
     ) -> None:
-        super().__init__(body, shape, latent_shape, preprocess, levels, context)
+        super().__init__(body, shape, latent_shape, preprocess, levels, context, integers)
         self.classifier = classifier
 
     @property
@@ -106,17 +107,18 @@ class HybridFlow(Flow):
         context: Tensor | None,
         prepared: Prepared | None,
         log_det: bool = True,
+        dequantized: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """z, the log-determinant if it is wanted, and the class logits."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, total, call = self._before(x, generator, False, context, prepared, log_det)
+            x, total, call = self._before(x, generator, dequantized, context, prepared, log_det)
             features = []
             for i, scale in enumerate(self.scales):
                 x, more = scale.push(x, call.part(i))
                 total = total + more
                 if self.classifier.wants(i):
-                    features.append(x)
+                    features.append(x if call.context is None else torch.cat([x, call.context], 1))
             return x, total, self.classifier(features)
 
     def classify(
@@ -126,7 +128,9 @@ class HybridFlow(Flow):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """Class logits, [batch, classes]; no log-determinant is computed."""
+        """Class logits, [batch, classes]; no log-determinant is computed, unless columns hold whole numbers."""
+        if self.averages:
+            return self.log_prob_and_logits(x, generator, context, prepared)[1]
         return self._encode_and_classify(x, generator, context, prepared, log_det=False)[2]
 
     def log_prob_and_logits(
@@ -136,8 +140,21 @@ class HybridFlow(Flow):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """log p(x) and the class logits, from one pass."""
+        """log p(x) and the class logits, from one pass.
+
+        For whole numbers, p(y | x) is the average of p(y | x + u) over the cell, weighted by the density p(x + u).
+        """
+        if self.averages:
+            log_prob, (base, after, before, logits) = self._over_cells(x, generator, context, prepared)
+            weight = (base + after + before).log_softmax(0).nan_to_num(nan=0.0)  # far from all data, all count the same
+            return log_prob, torch.logsumexp(weight[..., None] + logits.log_softmax(-1), 0)
         z, total, logits = self._encode_and_classify(x, generator, context, prepared)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base, logits)
         return base + total, logits
+
+    def _terms(
+        self, x: Tensor, generator: torch.Generator | None, context: Tensor | None, prepared: Prepared
+    ) -> tuple[Tensor, ...]:
+        z, total, logits = self._encode_and_classify(x, generator, context, prepared, dequantized=True)
+        return self.base_log_prob(z), total, torch.zeros_like(total), logits

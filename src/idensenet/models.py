@@ -268,12 +268,14 @@ class Builder:
             )
         if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.levels):
             raise OptionError("A conditional model (context) needs vectors without levels, and dense or residual blocks.")
+        if m.integers and (len(m.shape) != 1 or m.levels or not {*m.integers} <= {*range(m.shape[0])}):
+            raise OptionError(f"integers={m.integers} must be numbers of columns of a table; the shape is {m.shape}.")
         body, shapes = self.body()
         if m.classes is None:
-            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers)
         if len(m.shape) == 1:
-            heads = Classifier({0: VectorHead(m.shape[0], m.head_width)}, m.classes)
-            return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
+            heads = Classifier({0: VectorHead(m.shape[0] + m.context, m.head_width)}, m.classes)
+            return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers)
         if m.factor_out or m.levels is None:
             raise OptionError("A hybrid model (classes) of images needs levels, and factor_out=False.")
         scales = len(m.blocks)

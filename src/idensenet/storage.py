@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.config import Config
+from idensenet.data.columns import Columns
 from idensenet.errors import CheckpointError, DeviceError, OptionError
 from idensenet.files import read_json, save_tensors
 from idensenet.flow import Flow
@@ -42,6 +43,7 @@ def save(flow: Flow, path: str | Path, compact: bool = False) -> Path:
         "dtype": str(flow.dtype).removeprefix("torch."),
         "config": config,
         "structure": describe(flow) if config is None else None,
+        "columns": None if flow.columns is None else flow.columns.as_dict(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     weights_part, config_part = folder / "model.safetensors.part", folder / "model.json.part"
@@ -141,4 +143,6 @@ def _read(folder: Path, device: str | torch.device) -> Flow:
             flow = build_config(config)
     state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
     flow.to(device=device, dtype=DTYPES[description["dtype"]]).load_state_dict(state)
+    columns = description.get("columns")
+    flow.columns = None if columns is None else Columns.from_dict(columns)
     return flow.eval()

@@ -21,7 +21,10 @@ from sklearn.preprocessing import StandardScaler
 import idensenet as idn
 from idensenet.bijections.whiten import Whiten, shrinkage
 from idensenet.errors import DataError, OptionError
+from idensenet.logdet import AdaptiveLogDet, ExactLogDet, RouletteLogDet
 from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector, fitting
+from idensenet.sklearn.clock import Clock, factor
+from idensenet.sklearn.defaults import held_out_rows
 from idensenet.sklearn.fitting import Rows, divided
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -114,7 +117,7 @@ def test_early_stopping_ends_with_the_best_weights_and_can_be_switched_off():
 def split(n, seed=0):
     """The training and the held-out rows of a fit with one split."""
     drawn = int(np.random.RandomState(seed).randint(2**31 - 1))
-    return divided(Rows(torch.from_numpy(rows(n))), 1, 0.15, drawn)[0]
+    return divided(Rows(torch.from_numpy(rows(n))), 1, held_out_rows(n, None), drawn)[0]
 
 
 def test_held_out_rows_play_no_part_in_the_gaussian_that_a_fit_starts_from():
@@ -208,7 +211,7 @@ def test_bounds_name_columns_and_rows_that_do_not_fit():
 
 
 def test_no_step_is_dropped_and_a_fit_that_ends_while_still_gaining_says_so():
-    with pytest.warns(ConvergenceWarning, match="still falling after max_iter=25 steps"):
+    with pytest.warns(ConvergenceWarning, match="still falling when the fit ended after 25 steps .* use max_iter=50"):
         model = FlowDensity(**{**SHORT, "max_iter": 25, "learning_rate": 1e-2}).fit(rows())
     assert model.n_iter_ == 25
     assert [step for step, _ in model.history_] == [0, 10, 20, 25]
@@ -232,13 +235,16 @@ def interrupted_at(monkeypatch, step):
 
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_an_interrupt_keeps_the_best_so_far_and_says_so(monkeypatch, early_stopping):
-    options = {**SHORT, "max_iter": 60, "learning_rate": 1e-2, "early_stopping": early_stopping}
-    whole = FlowDensity(**{**options, "max_iter": 30 if early_stopping else 34}).fit(rows())
+    options = {**SHORT, "max_iter": 60, "early_stopping": early_stopping}
+    whole = FlowDensity(**options).fit(rows())
     interrupted_at(monkeypatch, 35)
     with pytest.warns(UserWarning, match=r"Interrupted after 3\d steps; the weights of step 3\d, the best so far, are kept"):
         model = FlowDensity(**options).fit(rows())
     if early_stopping:
-        np.testing.assert_array_equal(model.score_samples(rows(20)), whole.score_samples(rows(20)))
+        assert model.history_ == [entry for entry in whole.history_ if entry[0] <= 30]
+        held_out = split(300)[1].x.numpy()
+        assert -model.score(held_out) == pytest.approx(min(score for _, score in model.history_), abs=1e-4)
+        assert abs(model.score(held_out) - whole.score(held_out)) > 1e-3
     assert model.score(rows()) > -math.inf
 
 
@@ -268,14 +274,13 @@ def test_where_there_is_no_terminal_progress_is_a_line_for_each_evaluation(capsy
 
 
 def test_with_folds_every_row_is_held_out_once_and_the_flow_is_fitted_to_all():
-    parts = divided(Rows(torch.arange(23.0)[:, None]), 5, 0.5, 0)
+    parts = divided(Rows(torch.arange(23.0)[:, None]), 5, 0, 0)
     assert sorted(torch.cat([out.x[:, 0] for _, out in parts]).tolist()) == list(range(23))
     assert all(sorted([*a.x[:, 0].tolist(), *b.x[:, 0].tolist()]) == list(range(23)) for a, b in parts)
-    options = {**SHORT, "folds": 3, "max_iter": 100, "learning_rate": 1e-2}
+    options = {**SHORT, "folds": 3, "max_iter": 60, "dtype": "float64"}
     model = FlowDensity(**options).fit(rows(150))
-    best = min(model.history_, key=lambda entry: entry[1])[0]
-    assert best > 0
-    again = FlowDensity(**{**options, "early_stopping": False, "max_iter": best}).fit(rows(150))
+    assert min(model.history_, key=lambda entry: entry[1])[0] == 60  # so the path to the best has all steps
+    again = FlowDensity(**{**options, "early_stopping": False}).fit(rows(150))
     np.testing.assert_allclose(model.score_samples(rows(20)), again.score_samples(rows(20)), atol=1e-9)
     with pytest.raises(OptionError, match="folds=0 must be"):
         FlowDensity(folds=0).fit(rows())
@@ -319,14 +324,70 @@ def test_the_same_random_state_gives_the_same_fit_and_another_gives_another():
     assert fits[0] == fits[1] != fits[2]
 
 
-def test_estimates_for_many_columns_agree_with_the_exact_log_determinant():
-    model = FlowDensity(**SHORT, log_det="estimate").fit(rows())
-    exact = FlowDensity(**SHORT)
-    exact.fit(rows())
-    exact.flow_.load_state_dict(model.flow_.state_dict())
-    gap = model.score_samples(rows(2000, 5)) - exact.score_samples(rows(2000, 5))
-    assert abs(gap.mean()) < 5 * gap.std() / len(gap) ** 0.5 + 1e-6
-    assert gap.std() > 1e-6  # it was an estimate
+def test_many_columns_are_trained_with_estimates_and_scored_exactly_where_that_is_possible():
+    normal = np.random.default_rng(0).normal(size=(300, 130))
+    for columns, training, scoring in [
+        (2, ExactLogDet, ExactLogDet),
+        (13, RouletteLogDet, ExactLogDet),
+        (130, RouletteLogDet, AdaptiveLogDet),
+    ]:
+        (stack,) = FlowDensity(**{**SHORT, "max_iter": 4}).fit(normal[:, :columns]).flow_.stacks()
+        assert (type(stack.log_det), type(stack.eval_log_det)) == kinds
+    estimated = FlowDensity(**SHORT, log_det="estimate").fit(rows())
+    exact = FlowDensity(**SHORT).fit(rows())
+    assert not np.allclose(estimated.score_samples(rows(20)), exact.score_samples(rows(20)), atol=1e-3)
+    assert abs(estimated.score(rows(2000, 5)) - exact.score(rows(2000, 5))) < 0.2  # after as many steps they learned as much
+
+
+def test_defaults_follow_the_table_and_what_is_given_stays():
+    small, given = FlowDensity(max_iter=2).fit(rows(60)).settings_, FlowDensity(max_iter=2, growth=6).fit(rows(60)).settings_
+    large = FlowDensity(max_iter=2).fit(rows(6000)).settings_
+    assert (small.folds, large.folds) == (3, 1)
+    assert small.blocks < large.blocks
+    assert small.growth < large.growth
+    assert given.growth == 6
+    assert held_out_rows(100_000, None) == 5000
+    assert held_out_rows(100_000, 0.5) == 50_000
+
+
+def test_training_is_in_float32_where_that_keeps_the_digits_and_the_flow_is_in_float64(monkeypatch):
+    used, real = [], fitting.fit
+
+    def watched(flow, *words):
+        used.append(flow.dtype)
+        return real(flow, *words)
+
+    monkeypatch.setattr("idensenet.sklearn.base.fit", watched)
+    near, far = rows(), rows() + np.array([0, 3e8])  # float32 has steps of 32 there
+    scores = [FlowDensity(**SHORT).fit(x).score(x) for x in (near, far)]
+    FlowDensity(**SHORT, dtype="float64").fit(near)
+    assert used == [torch.float32, torch.float64, torch.float64]
+    assert FlowDensity(**SHORT).fit(near).flow_.dtype == torch.float64
+    assert scores[0] == pytest.approx(scores[1], abs=0.02)  # the same fit up to rounding
+
+
+def test_a_time_limit_ends_the_schedule_in_time():
+    model = FlowDensity(**{**SHORT, "max_iter": 100_000, "max_time": 1.5}).fit(rows())
+    assert 0 < model.n_iter_ < 100_000
+    clock = Clock(10, 1e-9)
+    clock.tick()
+    assert clock.over
+
+
+def test_a_plateau_jumps_ahead_on_the_schedule_and_goes_back_to_the_best_weights():
+    clock = Clock(100)
+    factors = [clock.tick() for _ in range(20)]
+    assert max(factors) == 1.0
+    clock.jump()
+    assert clock.tick() == pytest.approx(factor(0.5, 100))
+    clock.jump()
+    clock.jump()
+    assert clock.over
+    model = FlowDensity(max_iter=2000, blocks=2, folds=1, n_iter_no_change=2, random_state=0).fit(rows(60))
+    best = min(score for _, score in model.history_)
+    held_out = split(60)[1].x.numpy()
+    assert -model.score(held_out) == pytest.approx(best, abs=1e-3)
+    assert model.history_[-1][1] < max(score for _, score in model.history_[1:])
 
 
 @pytest.mark.parametrize(
@@ -338,6 +399,8 @@ def test_estimates_for_many_columns_agree_with_the_exact_log_determinant():
         ({"learning_rate": -1}, "learning_rate=-1 must be positive"),
         ({"log_det": "approximate"}, "log_det='approximate' is not known"),
         ({"dtype": "float16"}, "dtype='float16' is not known"),
+        ({"max_time": 0}, "max_time=0 must be positive"),
+        ({"validation_fraction": 1.5}, "validation_fraction=1.5 must be positive and below 1"),
     ],
 )
 def test_options_out_of_range_are_named(options, text):
@@ -404,7 +467,7 @@ def test_columns_are_called_by_their_names():
         (frame.assign(age=[1.0, np.nan] * 150), "Column 'age' of X has NaN in row 1"),
     ):
         with pytest.raises(DataError, match=text):
-            FlowDensity(**SHORT).fit(bad)
+            FlowDensity(**SHORT, categorical=None).fit(bad)
     with pytest.raises(DataError, match="Column 'age' of context has NaN in row 1"):
         FlowDensity(**SHORT).fit(frame, context=frame.assign(age=[1.0, np.nan] * 150))
     FlowOutlierDetector(**SHORT).fit(frame)

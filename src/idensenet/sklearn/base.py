@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,17 +20,22 @@ from torch import Tensor
 
 from idensenet.checks import check_rounding
 from idensenet.config import Config
-from idensenet.data.density import check_density, check_digits
+from idensenet.data.columns import Columns, Names, Pair
+from idensenet.data.density import check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
+from idensenet.logdet import KrylovLogDet
+from idensenet.sklearn.columns import check_columns, joined, second_look, warn_of_unknown
+from idensenet.sklearn.defaults import SCORED, Settings, held_out_rows, settings_for
 from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
-from idensenet.sklearn.tables import Pair, bounds_of, check_numbers, checked_rows, column_names
+from idensenet.sklearn.progress import progress
+from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
 from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
-FOLDED = 400  # rows below which a fifth of them says too little, and all are held out in turn
 AT_ONCE = 1000  # rows that are scored together
+FEW_POINTS = 2  # of the cells of discrete columns, where held-out rows decide when to stop
 
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -50,43 +54,66 @@ def and_options_of(parent: type) -> Callable[[Init], Init]:
     return decorate
 
 
+def _scales(flow: Flow) -> dict[str, Tensor]:
+    """What a flow knows of the units of the table, which training does not change and must not round."""
+    before = ("preprocess.", "context_scale.")
+    return {name: value.clone() for name, value in flow.state_dict().items() if name.startswith(before)}
+
+
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. `flow_` is the fitted flow, a torch module with all that the rest of the package can do with it.
 
     A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it. Below 400
-    rows, as by `folds=5`, all rows are held out in turn to find the number of steps, and the flow is then fitted to all.
+    rows, as by `folds=3`, all rows are held out in turn to find the number of steps, and the flow is then fitted to all.
+
+    Options that are None follow the numbers of rows and columns; `settings_` has what was chosen. `max_time` limits a fit to so
+    many seconds, with a schedule that ends in time. Training is in float32 where that keeps the digits of the table, else in
+    float64; the fitted flow is in float64. `dtype` fixes the number type of both.
 
     `bounds` has lower and upper bounds of columns by name or by number, None for none: `{"rate": (0, 1), "price": (0, None)}`.
     The density is zero outside, samples stay inside, and densities are in the units of the table.
+
+    `discrete` names columns on a grid (counts, rounded numbers); "auto" takes those with at least two rows for each value on
+    average, and warns. They are scored by the probability of a value, so that `score_samples` is the log of a density (of real
+    columns) times a probability. `categorical` names nominal columns; "auto" takes strings, categories and booleans of a data
+    frame. They have a table of probabilities p(c), and the flow is p(x | c) for the rest; `score_samples` is log p(c) p(x | c).
+    A category that `fit` did not see has a log-probability of minus infinity, and a value off its grid is rounded, both with a
+    warning. `columns_` has what was found.
 
     With `warm_start`, `fit` goes on with the flow of the last one. Early stopping then needs the same rows again, and holds out
     those that it held out before; to go on with other rows, which the flow may have seen, use `early_stopping=False`.
     """
 
-    flow_: Flow
+    flow_: Flow  # None for a table of nominal columns alone
+    columns_: Columns
+    _first_look: Columns
     context_names_in_: list[str] | None = None
     _held_out_: tuple[object, int, list[Flow]] | None = None  # for a warm start: what was divided, the seed, the copies
 
     def __init__(
         self,
         *,
-        blocks: int = 6,
-        depth: int = 2,
-        growth: int = 16,
+        blocks: int | None = None,
+        depth: int | None = None,
+        growth: int | None = None,
         activation: str = "clipswish",
-        lipschitz: float = 0.98,
-        log_det: str = "exact",
+        lipschitz: float = 0.99,
+        beta: float = 10.0,
+        log_det: str | None = None,
         bounds: Mapping[str | int, Pair] | None = None,
-        learning_rate: float = 2e-3,
+        discrete: Names = "auto",
+        categorical: Names = "auto",
+        learning_rate: float | None = None,
         weight_decay: float = 1e-2,
-        max_iter: int = 2000,
-        batch_size: int = 128,
+        max_iter: int | None = None,
+        max_time: float | None = None,
+        batch_size: int | None = None,
         early_stopping: bool = True,
-        validation_fraction: float = 0.15,
+        validation_fraction: float | None = None,
         folds: int | None = None,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 5,
         tol: float = 1e-4,
-        dtype: str = "float64",
+        dtype: str | None = None,
         device: str = "cpu",
         warm_start: bool = False,
         random_state: int | np.random.RandomState | None = None,
@@ -97,11 +124,15 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self.growth = growth
         self.activation = activation
         self.lipschitz = lipschitz
+        self.beta = beta
         self.log_det = log_det
         self.bounds = bounds
+        self.discrete = discrete
+        self.categorical = categorical
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.max_iter = max_iter
+        self.max_time = max_time
         self.batch_size = batch_size
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -117,39 +148,48 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     # Checks
 
     def _check_options(self) -> None:
-        for name in ("blocks", "depth", "growth", "max_iter", "batch_size", "n_iter_no_change"):
+        for name in ("blocks", "depth", "growth", "max_iter", "batch_size", "folds", "n_iter_no_change"):
             value = getattr(self, name)
+            if value is None and name != "n_iter_no_change":
+                continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name}={value!r} must be a positive integer.")
-        if self.folds is not None and (not isinstance(self.folds, int | np.integer) or self.folds < 1):
-            raise OptionError(f"folds={self.folds!r} must be a positive integer, or None to leave it to the number of rows.")
-        for name in ("learning_rate", "lipschitz", "validation_fraction"):
-            value = getattr(self, name)
-            if not value > 0 or (name != "learning_rate" and not value < 1):
-                raise OptionError(f"{name}={value!r} must be positive{'' if name == 'learning_rate' else ' and below 1'}.")
-        if self.log_det not in ("exact", "estimate"):
+        for name in ("learning_rate", "max_time", "beta", "lipschitz", "validation_fraction"):
+            value, share = getattr(self, name), name in ("lipschitz", "validation_fraction")
+            if value is not None and (not value > 0 or (share and not value < 1)):
+                raise OptionError(f"{name}={value!r} must be positive{' and below 1' if share else ''}.")
+        if self.log_det not in (None, "exact", "estimate"):
             raise OptionError(f"log_det={self.log_det!r} is not known; use 'exact', or 'estimate' for many columns.")
-        if self.dtype not in ("float32", "float64"):
-            raise OptionError(f"dtype={self.dtype!r} is not known; use 'float64' or 'float32'.")
+        if self.dtype not in (None, "float32", "float64"):
+            raise OptionError(f"dtype={self.dtype!r} is not known; use 'float64', 'float32', or None to leave it to the table.")
 
-    def _config(self, columns: int, context: int, classes: int | None, bounds: tuple[Pair, ...] = ()) -> Config:
-        estimated = {"method": "roulette", "eval_method": "adaptive"}
+    def _settings(self, rows: int, columns: int) -> Settings:
+        """The options of this fit: those that were given, and for the rest what suits the table."""
+        names = [each.name for each in fields(Settings)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(settings_for(rows, columns), **given)
+
+    def _config(
+        self, chosen: Settings, columns: int, context: int, classes: int | None, bounds: tuple[Pair, ...] = ()
+    ) -> Config:
+        estimated = {"method": "roulette", "eval_method": "exact" if columns <= SCORED else "adaptive"}
         return Config().replace(
             shape=(columns,),
             preprocess="whiten",
             bounds=bounds,
-            blocks=(self.blocks,),
-            depth=self.depth,
-            growth=self.growth,
+            blocks=(chosen.blocks,),
+            depth=chosen.depth,
+            growth=chosen.growth,
             activation=self.activation,
+            beta=self.beta,
             coeff=self.lipschitz,
-            lip=self.lipschitz,
+            lip=1 - 0.1 * (1 - self.lipschitz),
             actnorm=False,
             start="identity",
             context=context,
             classes=classes,
             head_width=64,
-            logdet=estimated if self.log_det == "estimate" else {"method": "exact", "eval_method": "exact"},
+            logdet=estimated if chosen.log_det == "estimate" else {"method": "exact", "eval_method": "exact"},
         )
 
     def _check_context_names(self, context: ArrayLike | None) -> None:
@@ -175,17 +215,39 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tensor(self, values: Array) -> Tensor:
         copied = torch.from_numpy(np.array(values, order="C"))  # which may be read-only
-        return copied.to(torch.device(self.device), getattr(torch, self.dtype))
+        return copied.to(torch.device(self.device), getattr(torch, self.dtype or "float64"))
 
-    def _check_rounding(self, flow: Flow, x: Array, context: Array | None) -> None:
+    def _check_rounding(self, flow: Flow, x: Array, context: Array | None, dtype: str | None) -> None:
+        """Refuse rows that rounding to a number type would change."""
         for values, before, what in ((x, flow.preprocess, "X"), (context, flow.context_scale, "context")):
-            if values is not None and before is not None:
-                check_rounding(torch.from_numpy(np.array(values)), before, getattr(torch, self.dtype), what)
+            if values is not None and before is not None and dtype is not None:
+                check_rounding(torch.from_numpy(np.array(values)), before, getattr(torch, dtype), what)
+
+    def _training_dtype(self, flow: Flow, x: Array, context: Array | None) -> torch.dtype:
+        """float32, unless it would change rows."""
+        try:
+            for values in (x, context):
+                if values is not None:
+                    check_digits(values, "float32")
+            self._check_rounding(flow, x, context, "float32")
+        except DataError:
+            return torch.float64
+        return torch.float32
 
     # Fitting
 
     def _loss(self, flow: Flow, rows: Rows, generator: torch.Generator | None, prepared: Prepared) -> Tensor:
-        return -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
+        found = -flow.log_prob(rows.x, generator, context=rows.context, prepared=prepared)
+        if generator is None and flow.columns is not None and rows.context is not None:
+            found -= self._log_prob_of_categories(flow.columns, rows.context, left_out=1.0).to(found)
+        return found
+
+    @staticmethod
+    def _log_prob_of_categories(columns: Columns, context: Tensor, left_out: float = 0.0) -> Tensor:
+        """log p(c) of the categories at the front of contexts, if there are any."""
+        if columns.categories is None:
+            return torch.zeros(len(context))
+        return torch.from_numpy(columns.log_prob(context[:, : columns.indicators].cpu().numpy(), left_out))
 
     def _fit(
         self,
@@ -205,16 +267,30 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             if used.sum() < 2:
                 raise DataError("At least two rows need a positive sample_weight.")
             x, weight, given = x[used], weight[used], None if given is None else given[used]
-        check_density(x, names)
-        check_digits(x, self.dtype, names)
-        if given is not None:
-            check_digits(given, self.dtype, self.context_names_in_)
+        again = self.warm_start and hasattr(self, "flow_")
+        columns = self._first_look if again else second_look(self._first_look, x, self.discrete)
+        if again and (x.shape[1] != len(columns.columns) or columns.unknown(x)):
+            raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
+        columns = columns.counted(x, weight)
+        if columns.categories is not None and given is not None:
+            raise OptionError(
+                f"Nominal columns ({columns.in_words('nominal')}) cannot be modelled given a context; move them to the context "
+                "as numbers, or leave the context out."
+            )
+        bounds = columns.bounds(x, self.bounds or {})
+        x, given = columns.numbers(x), joined(columns.one_hot(x), given)
+        if not columns.amounts:
+            return self._keep_categories(columns, given, y)
+        names = None if names is None else [columns.names[i] for i in columns.amounts]
+        check_columns(columns, x, names)
+        check_digits(x, self.dtype or "float64", names)
+        if given is not None and columns.categories is None:
+            check_digits(given, self.dtype or "float64", self.context_names_in_)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        config = self._config(
-            x.shape[1], 0 if given is None else given.shape[1], classes, bounds_of(x, self.bounds or {}, names)
-        )
-        again = self.warm_start and hasattr(self, "flow_")
+        chosen = self._settings(*x.shape)
+        config = self._config(chosen, x.shape[1], 0 if given is None else given.shape[1], classes, bounds)
+        config = config.replace(integers=columns.integers)
         if again and self.flow_.config != config:
             raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
         rows = Rows(
@@ -226,18 +302,23 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if again:
             flow = copy.deepcopy(self.flow_)
         else:
-            flow = new_flow(config, seed, getattr(torch, self.dtype), torch.device(self.device))
+            flow = new_flow(config, seed, rows.x.dtype, torch.device(self.device))
             flow.standardize(rows.x, rows.context, rows.weight)
-        self._check_rounding(flow, x, given)
-        with suited_to(flow, self.batch_size):
-            fitted = self._train(flow, rows, seed, again)
+        flow.columns = columns
+        self._check_rounding(flow, x, given, self.dtype)
+        dtype = self._training_dtype(flow, x, given) if self.dtype is None else rows.x.dtype
+        with suited_to(flow, chosen.batch_size):
+            fitted = self._train(flow, rows, chosen, dtype, seed, again)
+            self.settings_ = chosen
             self._keep(flow, rows, fitted)
         return self
 
-    def _train(self, flow: Flow, rows: Rows, seed: int, again: bool) -> Fitted:
-        """Train the flow on rows."""
-        splits = self._splits(flow, rows, seed, again)
-        steps = self.max_iter
+    def _train(self, flow: Flow, rows: Rows, chosen: Settings, dtype: torch.dtype, seed: int, again: bool) -> Fitted:
+        """Train the flow on rows, in this number type; it keeps its own."""
+        parts = self._splits(flow, rows, chosen, seed, again)
+        scales = _scales(parts[0][0] if len(parts) == 1 and not again else flow)
+        splits = [(each.to(dtype), train.to(dtype), held_out.to(dtype)) for each, train, held_out in parts]
+        steps = chosen.max_iter
         if self.early_stopping and not splits:
             warnings.warn(
                 f"{len(rows)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
@@ -245,19 +326,23 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 stacklevel=5,
             )
             steps = 0
-        with self._progress(steps) as report:
+        with progress(steps, self.verbose) as report:
             options = Options(
-                self.learning_rate,
+                chosen.learning_rate,
                 self.weight_decay,
                 steps,
-                self.batch_size,
+                chosen.batch_size,
                 self.n_iter_no_change,
                 self.tol,
                 seed,
+                self.max_time,
                 report,
             )
             loss: Loss = self._loss
-            return fit(flow, loss, rows, splits, options)
+            own = flow.dtype
+            fitted = fit(flow.to(dtype), loss, rows.to(dtype), splits, options)
+            flow.to(own).load_state_dict({**flow.state_dict(), **scales})
+        return fitted
 
     def _keep(self, flow: Flow, rows: Rows, fitted: Fitted) -> None:
         """Take over what was fitted, with what is guaranteed about it, and say how it ended."""
@@ -266,6 +351,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             bound = flow.inverse_error(flow(rows.x[:AT_ONCE], context=context)[0], context)
         self.certificate_, self.inverse_error_bound_ = flow.certify(), float(bound.max())
         self.flow_, self.history_, self.n_iter_ = flow, fitted.history, fitted.history[-1][0]
+        assert flow.columns is not None
+        self.columns_ = flow.columns
         if fitted.interrupted:
             warnings.warn(
                 f"Interrupted after {self.n_iter_} steps; the weights of step {fitted.best}, the best so far, are kept.",
@@ -273,16 +360,23 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             )
         elif not fitted.converged:
             warnings.warn(
-                f"The held-out loss was still falling after max_iter={self.max_iter} steps ({fitted.history[-1][1]:.4f} at the "
-                "end); use a larger max_iter.",
+                f"The held-out loss was still falling when the fit ended after {self.n_iter_} steps "
+                f"({fitted.history[-1][1]:.4f}); use max_iter={2 * self.settings_.max_iter} (and a longer max_time if it is set).",
                 ConvergenceWarning,
                 stacklevel=4,
             )
 
+    def _keep_categories(self, columns: Columns, given: Array | None, y: Array | None) -> Self:
+        """Take over a table of nominal columns alone, which needs no flow."""
+        if y is not None:
+            raise DataError("All columns are nominal, and a classifier reads numbers; encode a column as numbers.")
+        self.columns_, self.flow_, self.history_, self.n_iter_ = columns, None, [], 0  # type: ignore[assignment]
+        return self
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "flow_")
 
-    def _splits(self, flow: Flow, rows: Rows, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
+    def _splits(self, flow: Flow, rows: Rows, chosen: Settings, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
         """Copies of the flow, with the rows they train on and those held out; each starts from the Gaussian of the former.
 
         A warm start goes on with the copies and the rows of the last fit: others may have been trained on.
@@ -290,7 +384,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if not self.early_stopping or len(rows) < FEWEST:
             self._held_out_ = None
             return []
-        folds = self.folds or (5 if len(rows) < FOLDED else 1)
+        folds = min(chosen.folds, len(rows))
         what = (rows.digest(), folds, self.validation_fraction)
         copies: list[Flow] = []
         if again:
@@ -300,46 +394,41 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                     "or validation_fraction are not the same; use early_stopping=False to go on without."
                 )
             _, seed, copies = self._held_out_
-        parts = divided(rows, min(folds, len(rows)), self.validation_fraction, seed)
+        parts = divided(rows, folds, held_out_rows(len(rows), self.validation_fraction), seed)
         for train, _ in parts if not again else []:
             copies.append(copy.deepcopy(flow))
             copies[-1].standardize(train.x, train.context, train.weight)
+            for stack in copies[-1].stacks() if chosen.log_det == "estimate" else []:
+                stack.eval_log_det = KrylovLogDet()  # whole Jacobians of held-out rows would take longer than the training
+        for each in copies:
+            each.points = FEW_POINTS
         self._held_out_ = (what, seed, copies) if self.warm_start else None
         return [(each, *part) for each, part in zip(copies, parts, strict=True)]
-
-    @contextmanager
-    def _progress(self, steps: int) -> Iterator[Any]:
-        if not self.verbose:
-            yield lambda step, score: None
-            return
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            yield lambda step, score: print(f"step {step} of {steps}: held-out loss {score:.4f}", file=sys.stderr, flush=True)
-            return
-        with Progress(transient=True, console=console) as progress:
-            task = progress.add_task("fitting", total=steps)
-
-            def report(step: int, score: float) -> None:
-                progress.update(task, completed=step, description=f"fitting, held-out loss {score:.4f}")
-
-            yield report
 
     # What it says of rows
 
     def _checked(self, X: ArrayLike, context: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
         check_is_fitted(self)
         x: Array = checked_rows(self, X, fit=False)
-        given = self._context(context, len(x))
-        self._check_rounding(self.flow_, x, given)
+        warn_of_unknown(self.columns_, x, X)
+        given = joined(self.columns_.one_hot(x), self._context(context, len(x)))
+        x = self.columns_.numbers(x)
+        if self.flow_ is None:
+            return self._tensor(x), None if given is None else self._tensor(given)
+        self._check_rounding(self.flow_, x, given, self.dtype)
         return self._tensor(x), None if given is None else self._tensor(given)
 
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:
-        """log p(x) of each row in nats, in the units of X; with a context, log p(x | context)."""
+        """log p(x) of each row in nats, in the units of X; with a context, log p(x | context).
+
+        Real columns count by their density, discrete and nominal ones by the probability of their values.
+        """
         x, given = self._checked(X, context)
-        return self._in_parts(x, given, self.flow_.log_prob)
+        found = np.zeros(len(x)) if self.flow_ is None else self._in_parts(x, given, self.flow_.log_prob)
+        if self.columns_.categories is not None:
+            assert given is not None
+            found = found + self._log_prob_of_categories(self.columns_, given).numpy()
+        return found
 
     def _in_parts(self, x: Tensor, context: Tensor | None, of: Callable[..., Tensor]) -> Array:
         """A function of rows and contexts, some rows at a time."""

@@ -13,7 +13,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
-from idensenet.sklearn.tables import as_frame, checked_rows, is_frame
+from idensenet.sklearn.columns import as_table, joined
+from idensenet.sklearn.tables import checked_rows, is_frame
 from idensenet.threads import suited_to
 
 
@@ -64,7 +65,7 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = None,
         context: ArrayLike | None = None,
     ) -> Any:
-        """Rows drawn from the density, as a data frame if `fit` was given one.
+        """Rows drawn from the density, as a data frame with the same types if `fit` was given one.
 
         Args:
             n_samples: How many.
@@ -76,7 +77,11 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
         generator = torch.Generator(torch.device(self.device)).manual_seed(int(random.randint(2**31 - 1)))
         self._check_context_names(context)
         given = None if context is None else np.atleast_2d(np.asarray(context, np.float64))
-        with suited_to(self.flow_, n_samples):
-            found = self.flow_.sample(n_samples, generator, context=None if given is None else self._tensor(given))
-        rows = found.double().cpu().numpy()
-        return as_frame(rows, self.feature_names_in_) if self._frame else rows
+        drawn = self.columns_.draw(n_samples, np.random.default_rng(random.randint(2**31 - 1)))
+        numbers = np.empty((n_samples, 0)) if self.flow_ is None else self._numbers(n_samples, generator, joined(drawn, given))
+        return as_table(self.columns_, self.columns_.values(numbers, drawn), self._frame)
+
+    def _numbers(self, n: int, generator: torch.Generator, given: Array | None) -> Array:
+        with suited_to(self.flow_, n):
+            found = self.flow_.sample(n, generator, context=None if given is None else self._tensor(given))
+        return found.double().cpu().numpy()

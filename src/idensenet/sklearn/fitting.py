@@ -1,11 +1,15 @@
-"""Fitting a flow to the rows of a table: from a Gaussian on, with Adam, averaged weights and early stopping."""
+"""Fitting a flow to the rows of a table: from a Gaussian on, with Adam, averaged weights and held-out rows.
+
+The learning rate falls as half a cosine. Where held-out rows stop gaining, the fit goes back to the best weights and jumps
+ahead on that schedule. So a fit of a small table, which a flow soon knows by heart, ends early and still at a low rate.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +21,7 @@ from idensenet.config import Config
 from idensenet.errors import NonFiniteError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
+from idensenet.sklearn.clock import Clock
 from idensenet.training.averaging import Average
 from idensenet.training.step import skipped, training_step
 
@@ -56,6 +61,12 @@ class Rows:
         """The weighted mean of losses of these rows."""
         return float(losses.mean()) if self.weight is None else float(self.weighted(losses).sum() / self.weight.sum())
 
+    def to(self, dtype: torch.dtype) -> Rows:
+        """The same rows in another number type; classes stay what they are."""
+        x, context, _, weight = (None if part is None else part.to(dtype) for part in self.parts())
+        assert x is not None
+        return Rows(x, context, self.y, weight)
+
     def digest(self) -> str:
         """The same for the same rows alone."""
         found = hashlib.sha256()
@@ -70,13 +81,28 @@ Loss = Callable[[Flow, Rows, torch.Generator | None, Prepared], Tensor]
 
 @dataclass(frozen=True)
 class Options:
+    """How a fit goes on.
+
+    Args:
+        learning_rate: The highest learning rate of the schedule.
+        weight_decay: Of AdamW.
+        max_iter: Most steps.
+        batch_size: Rows in a step.
+        patience: Evaluations without progress after which the schedule jumps ahead.
+        tol: Least progress of the held-out loss.
+        seed: Order of the rows and noise.
+        max_time: Most seconds, or None.
+        report: Called with the step and the held-out loss after each evaluation.
+    """
+
     learning_rate: float
     weight_decay: float
     max_iter: int
     batch_size: int
-    patience: int  # evaluations without progress
+    patience: int
     tol: float
     seed: int
+    max_time: float | None = None
     report: Callable[[int, float], None] = field(default=lambda step, score: None)
 
 
@@ -120,6 +146,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             flow.parameters(), options.learning_rate, weight_decay=options.weight_decay, fused=True
         )
+        self.rate = options.learning_rate
         self.scale = 1.0 if train.weight is None else 1 / float(train.weight.mean())
         self.average = Average(flow, 0.99)
         self.order = batches(len(train), options.batch_size, torch.Generator().manual_seed(options.seed))
@@ -131,20 +158,33 @@ class Training:
         """The loss of a training step."""
         return self.scale * rows.weighted(self.loss(self.flow, rows, self.noise, prepared)).mean()
 
-    def advance(self, steps: int) -> None:
-        self.flow.train()
-        for _ in range(steps):
-            rows = self.train.take(next(self.order).to(self.train.x.device))
-            self.done += 1
-            norm = training_step(
-                self.flow,
-                [partial(self.mean_loss, rows)],
-                self.optimizer,
-                limit=10.0,
-                average=self.average,
-                number=self.done,
-            )
-            self.bad += skipped(norm)
+    def step(self, factor: float) -> None:
+        """One step of the optimiser, at a share of the highest learning rate."""
+        if not self.flow.training:
+            self.flow.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * factor
+        rows = self.train.take(next(self.order).to(self.train.x.device))
+        self.done += 1
+        norm = training_step(
+            self.flow,
+            [partial(self.mean_loss, rows)],
+            self.optimizer,
+            limit=10.0,
+            average=self.average,
+            number=self.done,
+        )
+        self.bad += skipped(norm)
+
+    def restart(self, state: Mapping[str, Tensor] | None = None) -> None:
+        """Go on from these weights, or from the averaged ones."""
+        self.flow.load_state_dict(self.state() if state is None else state)
+        self.average.restart(self.flow)
+
+    def follow(self, path: Sequence[float | None]) -> None:
+        """Steps at these shares of the learning rate; None stands for a restart from the averaged weights."""
+        for factor in path:
+            self.restart() if factor is None else self.step(factor)
 
     def score(self, rows: Rows) -> float:
         """The mean loss of the averaged weights."""
@@ -159,13 +199,11 @@ class Training:
             return copy.deepcopy(self.flow.state_dict())
 
 
-def divided(rows: Rows, folds: int, fraction: float, seed: int) -> list[tuple[Rows, Rows]]:
-    """(training, held-out) rows: one split with a fraction held out, or as many as there are folds."""
-    n = len(rows)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
+def divided(rows: Rows, folds: int, held_out: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """(training, held-out) rows: one split with so many rows held out, or as many splits as there are folds."""
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
     if folds == 1:
-        out = min(max(2, round(fraction * n)), n - 2)
-        return [(rows.take(order[out:]), rows.take(order[:out]))]
+        return [(rows.take(order[held_out:]), rows.take(order[:held_out]))]
     parts = torch.tensor_split(order, folds)
     return [(rows.take(torch.cat([p for j, p in enumerate(parts) if j != i])), rows.take(part)) for i, part in enumerate(parts)]
 
@@ -184,8 +222,9 @@ class Fitted:
 def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, Rows]], options: Options) -> Fitted:
     """Train the flow on the rows for as many steps as (copy of it, training, held-out rows) gain from on held-out rows.
 
-    With one split, the copy that was best is taken as it is. Without any, all steps are taken. The copies are left as they were
-    where it was best. An interrupt ends the training; what was best so far is taken, if that is better than what came.
+    With one split, the copy that was best is taken as it is. With several, the flow is trained on all rows along the path that
+    led to the best. Without any, all steps are taken. The copies are left as they were where it was best. An interrupt ends
+    the training; what was best so far is taken, if it is better than the start.
     """
     if not splits:
         return _fit_all(flow, loss, rows, options)
@@ -195,21 +234,33 @@ def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, R
     def score() -> float:
         return sum(run.score(held_out) * len(held_out) for run, held_out in runs) / total
 
-    every = min(max(10, -(-len(rows) // options.batch_size)), options.max_iter)
+    clock = Clock(options.max_iter, options.max_time)
+    every = min(max(10, min(-(-len(rows) // options.batch_size), options.max_iter // 10)), options.max_iter)
     history = [(0, score())]
     best_step, best, states = 0, history[0][1], [run.state() for run, _ in runs]
-    step, converged = 0, False
+    path, best_path = list[float | None](), 0  # what led to the weights as they are; how much of it led to the best
+    step = 0
     try:
-        while step < options.max_iter and not converged:
-            more = min(every, options.max_iter - step)
-            for run, _ in runs:
-                run.advance(more)
-            step += more
+        while not clock.over:
+            for _ in range(every):
+                path.append(clock.tick())
+                for run, _ in runs:
+                    run.step(path[-1] or 0.0)
+                step += 1
+                if clock.over:
+                    break
             history.append((step, score()))
             options.report(*history[-1])
             if history[-1][1] < best - options.tol:
-                best_step, best, states = step, history[-1][1], [run.state() for run, _ in runs]
-            converged = step - best_step >= options.patience * every
+                best_step, best, states, best_path = step, history[-1][1], [run.state() for run, _ in runs], len(path)
+                waited = 0
+            else:
+                waited = sum(1 for s, _ in history if s > best_step)
+            if waited and waited % options.patience == 0 and not clock.over:
+                clock.jump()
+                path = [*path[:best_path], None]
+                for (run, _), state in zip(runs, states, strict=True):
+                    run.restart(state)
         interrupted = False
     except KeyboardInterrupt:
         interrupted = True
@@ -218,24 +269,34 @@ def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, R
     finally:
         for (run, _), state in zip(runs, states, strict=True):
             run.flow.load_state_dict(state)
+    for run, _ in runs:
+        run.flow.points = flow.points
     found = torch.cat([losses(run.flow, loss, held_out) for run, held_out in runs])
     if len(runs) == 1:
         flow.load_state_dict(states[0])
     else:
         training = Training(flow, loss, rows, options)
-        training.advance(best_step)
+        training.follow(path[:best_path])
         flow.load_state_dict(training.state())
     flow.eval()
-    return Fitted(history, best_step, interrupted, converged or best_step < step - every, found)
+    return Fitted(history, best_step, interrupted, clock.jumped or settled(history, best), found)
+
+
+def settled(history: Sequence[tuple[int, float]], best: float) -> bool:
+    """Whether the last third of the steps brought little: less than a twentieth of all that was gained, or 0.01 nats."""
+    first, last = history[0][1], history[-1][0]
+    before = min(score for step, score in history if step <= 2 * last / 3)
+    return before - best <= max(0.01, 0.05 * (first - best))
 
 
 def _fit_all(flow: Flow, loss: Loss, rows: Rows, options: Options) -> Fitted:
     """All steps, on all rows."""
-    training = Training(flow, loss, rows, options)
+    training, clock = Training(flow, loss, rows, options), Clock(options.max_iter, options.max_time)
     history = [(0, mean_loss(flow, loss, rows))]
     interrupted = False
     try:
-        training.advance(options.max_iter)
+        while options.max_iter and not clock.over:
+            training.step(clock.tick())
     except KeyboardInterrupt:
         if training.done == 0:
             raise

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 
+from idensenet.data.columns import Columns
 from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
@@ -47,6 +48,11 @@ class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
         super()._keep(flow, rows, fitted)
         found = losses(flow, self._loss, rows) if fitted.held_out is None else fitted.held_out
         self.offset_ = float(np.quantile(-found.double().cpu().numpy(), self.contamination))
+
+    def _keep_categories(self, columns: Columns, given: Array | None, y: Array | None) -> Self:
+        assert given is not None
+        self.offset_ = float(np.quantile(columns.log_prob(given, left_out=1.0), self.contamination))
+        return super()._keep_categories(columns, given, y)
 
     @property
     def fit_predict(self) -> Any:

@@ -16,7 +16,12 @@ class Average:
 
     def __init__(self, flow: Flow, decay: float) -> None:
         self.decay = decay
-        self.weights: dict[str, Tensor] = {name: p.detach().clone() for name, p in flow.named_parameters()}
+        self.weights: dict[str, Tensor]
+        self.restart(flow)
+
+    def restart(self, flow: Flow) -> None:
+        """Take the weights of the flow as they are."""
+        self.weights = {name: p.detach().clone() for name, p in flow.named_parameters()}
 
     @torch.no_grad()
     def update(self, parameters: Sequence[Tensor], step: int) -> None:
