@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import OptionError
+from idensenet.lipschitz.norms import sizes
+from idensenet.logdet.gradient import wide
 from idensenet.precision import EXACT
 from idensenet.solve.solution import Solution, Status
 
@@ -61,21 +63,6 @@ class Solver(ABC):
         """The next points, given the last accepted ones; `plain` marks samples whose last proposal was refused."""
 
 
-def spread(mask: Tensor, x: Tensor) -> Tensor:
-    """A per-sample mask in the shape of x."""
-    return mask.view(-1, *[1] * (x.ndim - 1))
-
-
-def size(r: Tensor) -> Tensor:
-    """The Euclidean norm of each sample."""
-    norm: Tensor = torch.linalg.vector_norm(r.flatten(1), dim=1)
-    return norm
-
-
-def default_tol(dtype: torch.dtype) -> float:
-    return 1e-12 if dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
-
-
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
@@ -84,18 +71,19 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 
 
 def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
-    tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
+    default = 1e-12 if y.dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
+    tol = default if solver.tol is None else solver.tol
     dims = math.prod(y.shape[1:])
-    goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
+    goal = torch.clamp(2 * torch.finfo(y.dtype).eps * sizes(y), min=tol * dims**0.5)
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
-    steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
+    steps, norm, growth = torch.zeros_like(status), sizes(y), torch.zeros_like(goal)
 
     index = torch.arange(len(y), device=y.device)
     (x, memory), target = solver.start(g, y), y
     gx = g(x)
     memory.begin(x, gx)
     r = x + gx - target
-    now = size(r)
+    now = sizes(r)
     first = now.clone()
     plain = torch.full_like(index, not solver.accelerated, dtype=torch.bool)  # who takes a fixed-point step
     for step in range(solver.max_steps + 1):
@@ -113,16 +101,16 @@ def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
             memory.take(keep)
             if isinstance(g, PerSample):
                 g = g.take(keep)
-        candidate = torch.where(spread(plain, x), x - r, solver.propose(g, x, r, memory, plain))
+        candidate = torch.where(wide(plain, x), x - r, solver.propose(g, x, r, memory, plain))
         r_new = candidate + g(candidate) - target
-        new = size(r_new)
+        new = sizes(r_new)
         better = new < now
         factor = torch.where(plain, new / now, 0.0)
         # near the rounding of y a step changes nothing any more; that is no sign of expansion
         growth[index] = torch.maximum(growth[index], torch.where(now > 8 * goal[index], factor, 0.0))
         accept = better | plain
-        x = torch.where(spread(accept, x), candidate, x)
-        r = torch.where(spread(accept, r), r_new, r)
+        x = torch.where(wide(accept, x), candidate, x)
+        r = torch.where(wide(accept, r), r_new, r)
         now = torch.where(accept, new, now)
         plain = ~accept if solver.accelerated else plain
     return Solution(value, status, steps, norm, growth)
