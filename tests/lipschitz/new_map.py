@@ -44,8 +44,8 @@ class CircularConv1d(LipschitzMap):
         return F.conv1d(F.pad(rows, (side, side), mode="circular"), weight, bias)
 
     @staticmethod
-    def transposed(weight: Tensor) -> Tensor:
-        return weight.transpose(0, 1).flip(2)
+    def product_back(rows: Tensor, weight: Tensor) -> Tensor:
+        return CircularConv1d.product(rows, weight.transpose(0, 1).flip(2))
 
     def check(self, x: Tensor, expansion: int = 1) -> None:
         want = (self.inputs // expansion, self.length)

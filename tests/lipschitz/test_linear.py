@@ -629,11 +629,11 @@ def test_forward_is_the_affine_map_of_its_block(kind):
 
 
 @pytest.mark.parametrize("kind", SPECTRAL)
-def test_the_transposed_weight_is_the_transposed_operator(kind):
+def test_the_product_back_is_that_of_the_transposed_operator(kind):
     layer = layer_of(kind, blocks=2).double()
     weight, matrix = layer.weight[1].detach(), matrix_of(layer, layer.weight[1].detach())
     out = torch.randn(2, layer.outputs, *event_of(layer)[1:], dtype=torch.float64)
-    rows = layer.product(layer.enter(out), layer.transposed(weight))
+    rows = layer.product_back(layer.enter(out), weight)
     torch.testing.assert_close(layer.leave(rows, out.shape[:1]).flatten(1), out.flatten(1) @ matrix)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from brute import jacobians, plain_network, scrambled
 from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz import (
     DenseBlock,
+    DenseLayer,
     LipschitzConv2d,
     LipschitzLinear,
     LipschitzMap,
@@ -261,7 +263,7 @@ def test_a_preparation_follows_weights_and_constants_and_a_copy_is_its_own():
 )
 def test_dense_blocks_of_every_shape_keep_it_and_linearize(shape, depth, growth, act, first, batch, blocks):
     net = dense_block(shape, depth, growth, Pieces(act), first=first, blocks=blocks).double()
-    assert len(net.dense_layers) == depth
+    assert sum(isinstance(layer, DenseLayer) for layer in net.layers) == depth
     x, v, u = torch.randn(3, batch, *shape, dtype=torch.float64)
     value, J = net.prepare()[blocks - 1].linearize(x)
     assert value.shape == x.shape
@@ -281,7 +283,7 @@ def test_dense_blocks_of_every_shape_keep_it_and_linearize(shape, depth, growth,
 )
 def test_nominal_bounds(make, nominal):
     net = make("identity").double()
-    inner = {layer.linear for layer in net.dense_layers}
+    inner = {layer.linear for layer in net.layers if isinstance(layer, DenseLayer)}
     found = net.lipschitz(lambda layer: [1.0 if layer in inner else layer.coeff] * 2)
     assert found == pytest.approx([nominal] * 2, rel=1e-12)
     for act in ("identity", "clipswish", "lipswish"):  # with every map at its coeff, a little below
@@ -417,7 +419,8 @@ def test_values_of_many_samples_come_in_parts_and_are_the_same(monkeypatch):
     with torch.no_grad():
         g, sizes = net.prepare()[1], []
         whole = g(x)
-        watched = branches.Branch(g.plan, g.parts, lambda *args: sizes.append(len(args[2])) or branches.push(*args))
+        plan = replace(g.plan, push=lambda *args: sizes.append(len(args[2])) or branches.push(*args))
+        watched = branches.Branch(plan, g.parts)
         monkeypatch.setattr(branches, "AT_ONCE", 3 * 10 * 6 * 8)  # ten channels of 2 x 3
         torch.testing.assert_close(watched(x), whole, rtol=1e-13, atol=1e-14)
     assert sizes == [3, 3, 1]

@@ -244,7 +244,7 @@ def test_a_layer_that_has_converged_is_left_alone_while_others_climb():
 def test_the_norm_is_the_same_from_the_side_with_fewer_channels():
     weight, size = torch.randn(2, 3, 7, 3, 3, dtype=torch.float64), (5, 6)
     right, left = torch.randn(2, 7, *size, dtype=torch.float64), torch.randn(2, 3, *size, dtype=torch.float64)
-    sigma, u, v = norms.convolution_norms(weight, right, 1e-9, None, 1000, left)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-9, None, left)
     for i in range(2):
         assert float(sigma[i]) == pytest.approx(spectral(weight[i], size), rel=1e-8)
         moved = torch.nn.functional.conv2d(v[i][None], weight[i], padding=1)[0]
@@ -257,7 +257,7 @@ def test_half_a_step_is_enough_where_the_vectors_fit(monkeypatch):
     """Weights that move a little: one product a call, alternately from either side, and sigma stays within the tolerance."""
     weight, size = torch.randn(2, 6, 9, 3, 3, dtype=torch.float64) / 9, (7, 6)
     right, left = torch.randn(2, 9, *size, dtype=torch.float64), torch.randn(2, 6, *size, dtype=torch.float64)
-    sigma, u, v = norms.convolution_norms(weight, right, 1e-3, None, 1000, left)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-3, None, left)
     calls = []
     real = norms.Convolutions.__call__
     monkeypatch.setattr(norms.Convolutions, "__call__", lambda *a, **k: calls.append(1) or real(*a, **k))
@@ -265,7 +265,7 @@ def test_half_a_step_is_enough_where_the_vectors_fit(monkeypatch):
     rounds = 200
     for i in range(rounds):
         weight = weight + 2e-4 * torch.randn(weight.shape, dtype=torch.float64, generator=generator) / 9
-        sigma, u, v = norms.convolution_norms(weight, v, 1e-3, sigma, 1000, u, bool(i % 2))
+        sigma, u, v = norms.convolution_norms(weight, v, 1e-3, sigma, u, bool(i % 2))
     assert len(calls) < 1.2 * rounds
     for i in range(2):
         assert float(sigma[i]) == pytest.approx(spectral(weight[i], size), rel=1e-3)
@@ -276,11 +276,11 @@ def test_half_a_step_is_not_enough_where_they_do_not_fit():
     """The vectors of other weights: the layer that moved climbs, the one beside it that did not is left with half a step."""
     weight, size = torch.randn(2, 4, 5, 3, 3, dtype=torch.float64), (6, 6)
     right, left = torch.randn(2, 5, *size, dtype=torch.float64), torch.randn(2, 4, *size, dtype=torch.float64)
-    sigma, u, v = norms.convolution_norms(weight, right, 1e-6, None, 1000, left)
+    sigma, u, v = norms.convolution_norms(weight, right, 1e-6, None, left)
     other = weight.clone()
     other[1] += 0.3 * torch.randn(4, 5, 3, 3, dtype=torch.float64)
     for back in (False, True):
-        found = norms.convolution_norms(other, v, 1e-3, sigma, 1000, u, back)[0]
+        found = norms.convolution_norms(other, v, 1e-3, sigma, u, back)[0]
         assert float(found[0]) == pytest.approx(float(sigma[0]), rel=1e-5)
         assert float(found[1]) == pytest.approx(spectral(other[1], size), rel=2e-2)
         assert abs(float(found[1]) / float(sigma[1]) - 1) > 1e-2  # it has moved

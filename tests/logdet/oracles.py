@@ -1,5 +1,7 @@
 """Small networks, and traces of f(J) and of its series, differentiable, from autograd's Jacobian of the plain layers."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,8 @@ from idensenet.bijections import ActNorm, Call, ResidualBlock
 from idensenet.draws import Draws
 from idensenet.lipschitz import LinearMap, LipschitzMap, Network, Pieces, dense_block, refresh_norms, residual_net
 from idensenet.logdet import LOG_ONE_PLUS, Estimate, LogDet, PowerSeries
+from idensenet.logdet.gradient import neumann
+from idensenet.logdet.series import weighted_series
 
 MONOTONE = PowerSeries(((1.0, -1.0), (-1.0, 1.0)))  # log(1 - t) - log(1 + t)
 SERIES = {"log(1 + t)": LOG_ONE_PLUS, "log(1 - t) - log(1 + t)": MONOTONE}
@@ -47,6 +51,12 @@ def _open_jacobian(g: Network, x: Tensor, block: int) -> Tensor:
         layers = list(g.layers)[:-1]
 
     return torch.autograd.functional.jacobian(lambda a: plain_network(Open, a[None], block, refresh=False)[0], x[0])
+
+
+def series_log_det(g, x: Tensor, probe: Tensor, weights: Tensor, f: PowerSeries = LOG_ONE_PLUS, save: bool = False):
+    """g(x) and tr f(J) for given probes [probes, *x.shape] and weights of the terms."""
+    gx, values = neumann(g, x, probe, partial(weighted_series, weights, f), save)
+    return gx, values.mean(0)
 
 
 def inputs(name: str, batch: int = 3) -> Tensor:

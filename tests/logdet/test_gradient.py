@@ -2,10 +2,22 @@
 
 import pytest
 import torch
-from oracles import MatrixNet, TanhNet, close, gradient, inputs, matrix, network, run, run_stack, saved_bytes
+from oracles import (
+    MatrixNet,
+    TanhNet,
+    close,
+    gradient,
+    inputs,
+    matrix,
+    network,
+    run,
+    run_stack,
+    saved_bytes,
+    series_log_det,
+)
 
 from idensenet.draws import KeyedDraws
-from idensenet.logdet import LOG_ONE_PLUS, AdaptiveLogDet, Geometric, KrylovLogDet, RouletteLogDet, SeriesLogDet, series_log_det
+from idensenet.logdet import LOG_ONE_PLUS, AdaptiveLogDet, Geometric, KrylovLogDet, RouletteLogDet, SeriesLogDet
 from idensenet.logdet.gradient import attach, dot, neumann
 from idensenet.logdet.series import weighted_series
 

@@ -3,11 +3,24 @@
 import pytest
 import scipy.stats
 import torch
-from oracles import GivenDraws, MatrixNet, basis, close, exact, gradient, inputs, matrix, network, run, uniforms_for
+from oracles import (
+    GivenDraws,
+    MatrixNet,
+    basis,
+    close,
+    exact,
+    gradient,
+    inputs,
+    matrix,
+    network,
+    run,
+    series_log_det,
+    uniforms_for,
+)
 
 from idensenet.draws import GeneratorDraws, KeyedDraws, mix
 from idensenet.errors import OptionError
-from idensenet.logdet import Geometric, Poisson, RouletteLogDet, series_log_det
+from idensenet.logdet import Geometric, Poisson, RouletteLogDet
 
 LAWS = {
     "geometric(0.5)": (Geometric(0.5), scipy.stats.geom(0.5, loc=-1)),

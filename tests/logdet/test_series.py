@@ -15,6 +15,7 @@ from oracles import (
     monotone_terms,
     network,
     run,
+    series_log_det,
     series_terms,
 )
 
@@ -22,7 +23,7 @@ from brute import plain_network
 from idensenet.draws import GeneratorDraws, KeyedDraws, mix
 from idensenet.errors import OptionError
 from idensenet.lipschitz.branch import TINY
-from idensenet.logdet import LOG_ONE_PLUS, SeriesLogDet, series_log_det
+from idensenet.logdet import LOG_ONE_PLUS, SeriesLogDet
 
 NETWORKS = ["dense-2", "dense-6", "residual-3", "residual-16", "dense-conv", "residual-conv"]
 

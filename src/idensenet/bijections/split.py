@@ -26,19 +26,6 @@ class Split(Bijection):
         self.kept = shape[0] // 2
         self._rest_shape: tuple[int, ...] | None = None
 
-    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        check_event(x, self.shape, "This split")
-        return x[:, : self.kept], x[:, self.kept :]
-
-    def _join(self, done: Tensor, rest: Tensor) -> Tensor:
-        return torch.cat([done.flatten(1), rest.flatten(1)], 1)
-
-    def _latent_parts(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        total = math.prod(self.shape)
-        check_event(y, (total,), "Undoing this split")
-        done = total // self.shape[0] * self.kept
-        return y[:, :done].view(-1, self.kept, *self.shape[1:]), y[:, done:].view(len(y), *self._latent_shape(y, call))
-
     def _latent_shape(self, like: Tensor, call: Call) -> tuple[int, ...]:
         """The shape in which `rest` leaves its half, found by sending one sample through it."""
         if self._rest_shape is None:
@@ -53,14 +40,16 @@ class Split(Bijection):
         return self.rest.prepared(precision)
 
     def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        done, going = self._parts(x)
-        going, log_det = self.rest.push(going, call)
-        return self._join(done, going), log_det
+        check_event(x, self.shape, "This split")
+        going, log_det = self.rest.push(x[:, self.kept :], call)
+        return torch.cat([x[:, : self.kept].flatten(1), going.flatten(1)], 1), log_det
 
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        done, going = self._latent_parts(y, call)
-        going, log_det = self.rest.pull(going, call)
-        return torch.cat([done, going], 1), log_det
+        total = math.prod(self.shape)
+        check_event(y, (total,), "Undoing this split")
+        done, going = torch.tensor_split(y, [total // self.shape[0] * self.kept], 1)
+        going, log_det = self.rest.pull(going.view(len(y), *self._latent_shape(y, call)), call)
+        return torch.cat([done.view(-1, self.kept, *self.shape[1:]), going], 1), log_det
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         a, b = self.rest.bi_lipschitz(norms)

@@ -30,8 +30,8 @@ SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
 class Folded:
     """What a stack prepares of an activation: phi(x) = outer * mix core(inner * x), with `inner` and `outer` of shape [K].
 
-    `inner` goes into the rows of the weight before it, `outer` and `mix`, a matrix, into the columns of the weight behind it,
-    so that none of them costs a pass over the features; `own` are the parameters that the core takes itself.
+    `inner` goes into the weight in front of the activation, `outer` and the matrix `mix` into the weight behind it, so none of
+    them costs a pass over the features. `own` are the parameters that the core takes itself.
     """
 
     inner: Tensor | None = None
@@ -77,8 +77,8 @@ class Activation(nn.Module, ABC):
             own: One number for each tensor in `folded().own`.
         """
 
-    def folded(self, behind: bool = True) -> Folded:
-        """The parameters as `curves` takes them; `behind` says whether a weight stands before it to take `inner`."""
+    def folded(self) -> Folded:
+        """The parameters as `curves` takes them, and the factors that go into weights."""
         return Folded(own=tuple(self.parameters()))
 
     def lipschitz(self, norm: float) -> float:
@@ -87,29 +87,24 @@ class Activation(nn.Module, ABC):
 
     def linearize(self, x: Tensor, block: int = 0) -> tuple[Values, Values]:
         """The values of one block's activation at x, and their derivatives."""
-        folded, values, slopes = self._at(x, block)
-        each = [torch.ones_like(x) if slope is None else slope for slope in slopes()]
+        folded = self.folded()
+        inner = torch.ones_like(x) if folded.inner is None else folded.inner[block].expand_as(x)
+        values, slopes = self.curves(inner * x, *[each[block] for each in folded.own])
+        each = [inner if slope is None else inner * slope for slope in slopes()]
         return folded.unfolded(values, block), folded.unfolded(each, block)
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
         """The activation of one block, its values concatenated along channels."""
-        folded, values, _ = self._at(x, block)
-        return torch.cat(folded.unfolded(values, block), 1)
-
-    def _at(self, x: Tensor, block: int) -> tuple[Folded, Values, Callable[[], Slopes]]:
-        folded = self.folded(behind=False)
-        return folded, *self.curves(x, *[each[block] for each in folded.own])
+        return torch.cat(self.linearize(x, block)[0], 1)
 
 
-def swish(x: Tensor, b: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
-    """t sigmoid(t) with t = b x, or t = x, and its derivative in x."""
-    t = x if b is None else b * x
-    value = F.silu(t)
+def swish(x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """x sigmoid(x) and its derivative."""
+    value = F.silu(x)
 
     def slope() -> Tensor:
-        s = torch.sigmoid(t)
-        derivative = torch.addcmul(s, value, 1 - s)
-        return derivative if b is None else b * derivative
+        s = torch.sigmoid(x)
+        return torch.addcmul(s, value, 1 - s)
 
     return value, slope
 
@@ -123,16 +118,16 @@ class Swish(Activation):
         super().__init__(blocks, norm)
         self.beta = nn.Parameter(torch.full((blocks,), 0.5))
 
-    def folded(self, behind: bool = True) -> Folded:
+    def folded(self) -> Folded:
         b = F.softplus(self.beta).clamp(min=1e-12)  # its inverse has to be a number
-        return Folded(b if behind else None, self.scale / b, () if behind else (b,))
+        return Folded(b, self.scale / b)
 
 
 class LipSwish(Swish):
     """x sigmoid(b x) / 1.1 with b = softplus(beta); constant 1.09984 / 1.1 (Chen et al., 2019)."""
 
     def curves(self, x: Tensor, *own: Tensor) -> Curves:
-        value, slope = swish(x, *own)
+        value, slope = swish(x)
         return (value,), lambda: (slope(),)
 
     def lipschitz(self, norm: float) -> float:
@@ -146,17 +141,14 @@ class LeakyLipSwish(Swish):
         super().__init__(blocks, norm)
         self.alpha = nn.Parameter(torch.full((blocks,), -3.0))
 
-    def folded(self, behind: bool = True) -> Folded:
-        found = super().folded(behind)
-        a = torch.sigmoid(self.alpha)
+    def folded(self) -> Folded:
+        found, a = super().folded(), torch.sigmoid(self.alpha)
         assert found.outer is not None
-        return Folded(found.inner, found.outer * (1 - a), (a / (1 - a) / self.scale, *found.own))
+        return Folded(found.inner, found.outer * (1 - a), (a / (1 - a) / self.scale,))
 
     def curves(self, x: Tensor, *own: Tensor) -> Curves:
-        ratio, *b = own
-        value, slope = swish(x, *b)
-        linear = ratio if not b else ratio * b[0]
-        return (torch.addcmul(value, linear, x),), lambda: (slope() + linear,)
+        value, slope = swish(x)
+        return (torch.addcmul(value, own[0], x),), lambda: (slope() + own[0],)
 
 
 class CLipSwish(Swish):
@@ -169,15 +161,13 @@ class CLipSwish(Swish):
         super().__init__(blocks, norm)
         self.scale = 1 / (1.1 * self.divisors[self.norm])
 
-    def folded(self, behind: bool = True) -> Folded:
-        return replace(super().folded(behind), mix=((1.0, 0.0), (1.0, -1.0)))  # swish(-x) = swish(x) - x
+    def folded(self) -> Folded:
+        return replace(super().folded(), mix=((1.0, 0.0), (1.0, -1.0)))  # swish(-x) = swish(x) - x
 
     def curves(self, x: Tensor, *own: Tensor) -> Curves:
         """swish(x) and x: the second costs nothing, and the weights behind make swish(-x) of both."""
-        value, slope = swish(x, *own)
-        if not own:
-            return (value, x), lambda: (slope(), None)
-        return (value, own[0] * x), lambda: (slope(), own[0].expand_as(x))
+        value, slope = swish(x)
+        return (value, x), lambda: (slope(), None)
 
     def lipschitz(self, norm: float) -> float:
         other = 1 - SWISH_SLOPE
@@ -235,18 +225,8 @@ class Identity(Activation):
 
 
 ACTIVATIONS: Registry[Activation] = Registry("activation")
-for _name, _kind in {
-    "lipswish": LipSwish,
-    "leakylipswish": LeakyLipSwish,
-    "clipswish": CLipSwish,
-    "crelu": CReLU,
-    "relu": ReLU,
-    "elu": ELU,
-    "tanh": Tanh,
-    "sigmoid": Sigmoid,
-    "identity": Identity,
-}.items():
-    ACTIVATIONS.register(_name, _kind)
+for _kind in (LipSwish, LeakyLipSwish, CLipSwish, CReLU, ReLU, ELU, Tanh, Sigmoid, Identity):
+    ACTIVATIONS.register(_kind.__name__.lower(), _kind)
 
 
 def register_activation(name: str, kind: type[Activation]) -> None:

@@ -7,7 +7,6 @@ log-determinants and solvers of networks without a context hold for each context
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -27,13 +26,12 @@ class Embedding(nn.Module):
         super().__init__()
         self.context, self.width, self.outputs, self.blocks = context, width, outputs, blocks
         sizes = ((context, width), (width, outputs))
-        limits = [1 / math.sqrt(inputs) for inputs, _ in sizes]
-        self.weights = nn.ParameterList(
-            torch.empty(blocks, *size).uniform_(-limit, limit) for size, limit in zip(sizes, limits, strict=True)
-        )
-        self.biases = nn.ParameterList(
-            torch.empty(blocks, 1, size[1]).uniform_(-limit, limit) for size, limit in zip(sizes, limits, strict=True)
-        )
+
+        def uniform(limit: float, *size: int) -> Tensor:
+            return torch.empty(blocks, *size).uniform_(-limit, limit)
+
+        self.weights = nn.ParameterList(uniform(inputs**-0.5, inputs, made) for inputs, made in sizes)
+        self.biases = nn.ParameterList(uniform(inputs**-0.5, 1, made) for inputs, made in sizes)
 
     def forward(self, context: Tensor) -> Tensor:
         """[batch, context] -> [K, batch, outputs]."""
@@ -99,10 +97,6 @@ class Given:
     def __init__(self, inner: Branch, embedded: Tensor) -> None:
         self.inner, self.embedded = inner, embedded
 
-    @property
-    def features(self) -> int:
-        return self.embedded.shape[1]
-
     def _joined(self, x: Tensor) -> Tensor:
         if len(x) != len(self.embedded):
             raise ShapeError(f"There are {len(x)} samples but {len(self.embedded)} contexts; give one for each.")
@@ -113,11 +107,11 @@ class Given:
 
     def linearize(self, x: Tensor) -> tuple[Tensor, LinearMap]:
         y, J = self.inner.linearize(self._joined(x))
-        return y, InputMap(J, x.shape[1], self.features)
+        return y, InputMap(J, x.shape[1], self.embedded.shape[1])
 
     def push(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, LinearMap]:
-        y, product, J = self.inner.push(self._joined(x), nn.functional.pad(v, (0, self.features)))
-        return y, product, InputMap(J, x.shape[1], self.features)
+        y, product, J = self.inner.push(self._joined(x), nn.functional.pad(v, (0, self.embedded.shape[1])))
+        return y, product, InputMap(J, x.shape[1], self.embedded.shape[1])
 
     def tensors(self) -> list[Tensor]:
         return [*self.inner.tensors(), self.embedded]

@@ -49,17 +49,8 @@ class LipschitzConv2d(LipschitzMap):
         super().__init__(weight, coeff, norm, torch.zeros(blocks, outputs, *place), right)
         self.kernel, self.size = kernel, (size[0], size[1])
         self.maps = None if kernel == 1 else self.size
-        self.tolerance = 1e-3
+        self.tolerance, self.iterated = 1e-3, kernel > 1 and self.norm == 2
         self.register_buffer("sketch", torch.zeros(2, blocks, SKETCH))
-
-    @property
-    def iterated(self) -> bool:
-        """Whether norms are found by iteration."""
-        return self.maps is not None and self.norm == 2
-
-    @property
-    def traceable(self) -> bool:  # type: ignore[override]
-        return not self.iterated  # else Python looks which blocks are above coeff
 
     @staticmethod
     def laid_out(x: Tensor) -> Tensor:
@@ -78,8 +69,8 @@ class LipschitzConv2d(LipschitzMap):
         return F.conv2d(rows, weight, bias, padding=weight.shape[-1] // 2)
 
     @staticmethod
-    def transposed(weight: Tensor) -> Tensor:
-        return weight.transpose(0, 1).flip(2, 3)  # with odd kernels and zero padding it is a convolution again
+    def product_back(rows: Tensor, weight: Tensor) -> Tensor:
+        return F.conv_transpose2d(rows, weight, padding=weight.shape[-1] // 2)
 
     def check(self, x: Tensor, expansion: int = 1) -> None:
         want = (self.inputs // expansion, *self.size)
@@ -91,13 +82,12 @@ class LipschitzConv2d(LipschitzMap):
             return super().norm_product()
         with for_norms(self.weight):
             active = (self.sigma > self.coeff).tolist()  # below coeff the weight is used as it is, and its norm has no part
-            slope = [
-                norms.convolution_norm_gradient(u, v, self.kernel) if on else weight.new_zeros(()).expand_as(weight)
-                for on, u, v, weight in zip(active, self.left, self.right, self.weight, strict=True)
+            slopes = [
+                norms.convolution_norm_gradient(u, v, self.kernel) if on else None
+                for on, u, v in zip(active, self.left, self.right, strict=True)
             ]
-        return torch.stack(
-            [(a * w).sum() if on else w.new_zeros(()) for on, a, w in zip(active, slope, self.weight, strict=True)]
-        )
+        pairs = zip(slopes, self.weight, strict=True)
+        return torch.stack([w.new_zeros(()) if slope is None else (slope * w).sum() for slope, w in pairs])
 
     def singular(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
         if not self.iterated:
@@ -111,18 +101,8 @@ class LipschitzConv2d(LipschitzMap):
         self.sketch.copy_(torch.stack([now, torch.where(near[:, None], searched, now)]))
         each = (self.left[0].numel() + self.right[0].numel()) * self.left.element_size()
         together = max(1, AT_ONCE // each)
-        found = [
-            norms.convolution_norms(
-                self.weight.detach()[part].unbind(),
-                self.right[part],
-                self.tolerance,
-                known[part],
-                1000,
-                self.left[part],
-                back,
-            )
-            for part in (slice(i, i + together) for i in range(0, self.blocks, together))
-        ]
+        parts = [torch.split(tensor, together) for tensor in (self.weight.detach(), self.right, known, self.left)]
+        found = [norms.convolution_norms(w, v, self.tolerance, k, u, back) for w, v, k, u in zip(*parts, strict=True)]
         sigma, left, right = (torch.cat(each) for each in zip(*found, strict=True))
         return sigma, left, right
 

@@ -25,7 +25,7 @@ class LipschitzMap(nn.Module, ABC):
     """K affine maps x -> W x + b with |W| <= coeff in the chosen p-norm.
 
     Inside a branch, values are `rows`: tensors in the layout that suits the map, with `channels` and `samples` as the
-    dimensions of features and of samples. `product` and `transposed` work on the weight of one block.
+    dimensions of features and of samples. `product` and `product_back` work on the weight of one block.
 
     Args:
         weight: The parameters [K, outputs, inputs, ...], initialised here.
@@ -39,7 +39,7 @@ class LipschitzMap(nn.Module, ABC):
     samples: int
     event: int  # dimensions of a sample
     maps: tuple[int, int] | None = None  # the maps that a kernel acts on; None where the weight of a block is a matrix
-    traceable = True  # whether torch.compile traces `normalized` as one graph
+    iterated = False  # whether norms are found by iteration; then torch.compile cannot trace `normalized` as one graph
     left: Tensor
     right: Tensor
     sigma: Tensor
@@ -83,8 +83,8 @@ class LipschitzMap(nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def transposed(weight: Tensor) -> Tensor:
-        """The weight of the transposed map, with which `product` is the transposed product."""
+    def product_back(rows: Tensor, weight: Tensor) -> Tensor:
+        """W' rows, for the weight of one block."""
 
     @abstractmethod
     def check(self, x: Tensor, expansion: int = 1) -> None:
@@ -184,8 +184,8 @@ class LipschitzLinear(LipschitzMap):
         return weight @ rows if bias is None else torch.addmm(bias[:, None], weight, rows)
 
     @staticmethod
-    def transposed(weight: Tensor) -> Tensor:
-        return weight.mT
+    def product_back(rows: Tensor, weight: Tensor) -> Tensor:
+        return weight.mT @ rows
 
     def check(self, x: Tensor, expansion: int = 1) -> None:
         want = self.inputs // expansion

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation, Folded, Mix, combined
-from idensenet.lipschitz.branch import Branch, Plan, Pull, Push, Step, pull, push
+from idensenet.lipschitz.branch import Branch, Plan, Step, pull, push
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.lipschitz.linear import LipschitzMap, maps_of, refresh_norms
 from idensenet.precision import EXACT, Precision
@@ -25,46 +23,38 @@ Layer = LipschitzMap | Activation | DenseLayer
 Norms = Callable[[LipschitzMap], list[float]]
 
 
-def _step(layer: Layer) -> Step:
-    """How `push` computes a layer."""
-    if isinstance(layer, DenseLayer):
-        return Step(True, layer.activation, dense=True)
-    return Step(False, layer) if isinstance(layer, Activation) else Step(True, None)
-
-
-@dataclass(frozen=True)
-class Run:
-    """The functions that compute a stack, compiled or not."""
-
-    fold: Callable[[], list[list[Tensor]]]
-    push: Push = push
-    pull: Pull = pull
+def _steps(layers: Sequence[Layer]) -> tuple[Step, ...]:
+    """How `push` computes the layers: each linear map with the activation behind it."""
+    steps: list[Step] = []
+    for layer in layers:
+        if isinstance(layer, DenseLayer):
+            steps.append(Step(layer.linear, layer.activation, layer))
+        elif isinstance(layer, Activation):
+            steps.append(Step(steps.pop().linear if steps else None, layer))
+        else:
+            steps.append(Step(layer))
+    return tuple(steps)
 
 
 class Stack:
     """What a public call works with: the tensors of K blocks, [K, ...] for each step, and the branches made of them."""
 
-    def __init__(self, plan: Plan, steps: Sequence[Sequence[Tensor]], push: Push = push, pull: Pull = pull) -> None:
+    def __init__(self, plan: Plan, steps: Sequence[Sequence[Tensor]]) -> None:
         self.plan, self.steps = plan, steps
-        self._run = push, pull
 
     @cached_property
     def branches(self) -> list[Branch]:
         """g of each block. They keep the graph of the weights, also if the first to ask records no gradient."""
-        with ExitStack() as outside:
-            if torch.is_inference_mode_enabled():
-                outside.enter_context(torch.inference_mode(False))
-            outside.enter_context(torch.enable_grad())
-            parts = [list(zip(*[tensor.unbind() for tensor in step], strict=True)) for step in self.steps]
-        empty: list[tuple[Tensor, ...]] = [()] * len(next(step[0] for step in self.steps if step))
-        return [Branch(self.plan, block, *self._run) for block in zip(*[part or empty for part in parts], strict=True)]
+        with torch.inference_mode(False), torch.enable_grad():
+            parts = [zip(*[tensor.unbind() for tensor in step], strict=True) for step in self.steps]
+            return [Branch(self.plan, block) for block in zip(*parts, strict=True)]
 
     def __getitem__(self, block: int) -> Branch:
         return self.branches[block]
 
     def detached(self) -> Stack:
         """The same without a graph."""
-        return Stack(self.plan, [[tensor.detach() for tensor in step] for step in self.steps], *self._run)
+        return Stack(self.plan, [[tensor.detach() for tensor in step] for step in self.steps])
 
 
 class Network(nn.Module):
@@ -89,42 +79,40 @@ class Network(nn.Module):
             raise OptionError("The linear maps of a network must all be matrices or all convolutions.")
         self.norm: float = found.pop()
         self.blocks: int = sizes.pop()
-        self.plan = Plan(kinds.pop(), tuple(_step(layer) for layer in layers))
-        self.compile_functions(False)
+        self.plan = Plan(kinds.pop(), _steps(layers))
+        self.compiled: tuple[Callable[[], list[list[Tensor]]], Plan] | None = None  # `fold` and the plan, compiled
 
     def fold(self) -> list[list[Tensor]]:
         """The tensors [K, ...] of each step: normalised weights with all factors in them, biases, parameters of activations."""
+        first = next(maps_of(self))
+        one = torch.ones_like(first.bias[:, 0])
         steps: list[list[Tensor]] = []
-        layers: list[Any] = [*self.layers, None]
-        scale: Tensor | None = None  # [K, inputs] or [K, 1]: the factors of what reaches the next map,
+        scale = one[:, None]  # [K, inputs] or [K, 1]: the factors of what reaches the next map,
         mixes: list[tuple[int, Mix | None]] = []  # how many of its inputs come from where, and how they are mixed
-        for i, (layer, after) in enumerate(pairwise(layers)):
-            if isinstance(layer, Activation):
-                folded = layer.folded(behind=i > 0)
-                steps.append(list(folded.own))
-                scale = None if folded.outer is None else folded.outer[:, None]
-                mixes = [(after.inputs, folded.mix)]
-            elif isinstance(layer, DenseLayer):
-                linear, folded = layer.linear, layer.activation.folded()
-                steps.append([*_linear(linear, scale, mixes, folded), *folded.own])
-                a, b = torch.split(layer.lip * layer.eta(), 1, 1)
-                b = b if folded.outer is None else b * folded.outer[:, None]
-                kept = a.expand(-1, linear.inputs) if scale is None else a * scale
-                made = linear.outputs * layer.activation.expansion
-                scale = torch.cat([kept, b.expand(-1, made)], 1)
-                mixes = [*(mixes or [(linear.inputs, None)]), (made, folded.mix)]
+        for step in self.plan.steps:
+            folded = Folded() if step.activation is None else step.activation.folded()
+            inner, outer = (one if each is None else each for each in (folded.inner, folded.outer))
+            if step.linear is None:
+                made, tensors = first.inputs, [inner]
             else:
-                steps.append(_linear(layer, scale, mixes, after.folded() if isinstance(after, Activation) else Folded()))
-                scale, mixes = None, []
+                made = step.linear.outputs * (1 if step.activation is None else step.activation.expansion)
+                tensors = [_mixed(step.linear.normalized(scale, inner), mixes), step.linear.bias * inner[:, None]]
+            steps.append([*tensors, *folded.own])
+            if step.dense is None:
+                scale, mixes = outer[:, None], [(made, folded.mix)]
+            else:
+                inputs = step.dense.linear.inputs
+                a, b = torch.split(step.dense.lip * step.dense.eta(), 1, 1)
+                scale = torch.cat([(a * scale).expand(-1, inputs), (b * outer[:, None]).expand(-1, made)], 1)
+                mixes = [*(mixes or [(inputs, None)]), (made, folded.mix)]
         return steps
 
     def prepared(self, precision: Precision = EXACT) -> Stack:
         """The K branches, given norms that are up to date."""
         # evaluation and solvers meet one batch size after another, and each would be compiled anew
-        run = self.run if torch.is_grad_enabled() else Run(self.fold)
-        steps = [[precision.rounded(tensor) for tensor in step] for step in run.fold()]
-        stack = Stack(self.plan, steps, run.push, run.pull)
-        return stack if torch.is_grad_enabled() else stack.detached()  # biases are the parameters themselves
+        fold, plan = self.compiled if self.compiled and torch.is_grad_enabled() else (self.fold, self.plan)
+        stack = Stack(plan, [[precision.rounded(tensor) for tensor in step] for step in fold()])
+        return stack if torch.is_grad_enabled() else stack.detached()  # parameters among them need a gradient
 
     def prepare(self, precision: Precision = EXACT) -> Stack:
         """The K branches, for the weights as they are now."""
@@ -134,17 +122,14 @@ class Network(nn.Module):
     def compile_functions(self, on: bool = True) -> None:
         """Compile the functions of this stack, or stop using compiled ones. No other stack shares the compiled code."""
         if not on:
-            self.run = Run(self.fold)
+            self.compiled = None
             return
-        whole = all(m.traceable for m in maps_of(self))  # else the pieces would be compiled, and stacks would share them
-        self.run = Run(compiled(type(self).fold, self) if whole else self.fold, compiled(push), compiled(pull))
+        whole = not any(m.iterated for m in maps_of(self))  # else the pieces would be compiled, and stacks would share them
+        plan = replace(self.plan, push=compiled(push), pull=compiled(pull))
+        self.compiled = compiled(type(self).fold, self) if whole else self.fold, plan
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "run": None}  # compiled functions stay behind
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.compile_functions(False)
+        return {**self.__dict__, "compiled": None}  # compiled functions stay behind
 
     def check(self, x: Tensor) -> None:
         """Raises a ShapeError unless x has the shape that this network takes."""
@@ -194,29 +179,18 @@ class DenseBlock(Network):
             raise OptionError("A dense block is made of linear maps and dense layers; an activation belongs into a layer.")
         super().__init__(layers)
 
-    @property
-    def dense_layers(self) -> list[DenseLayer]:
-        """The dense layers, in order."""
-        return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
 
-
-def _linear(
-    linear: LipschitzMap, columns: Tensor | None, mixes: Sequence[tuple[int, Mix | None]], behind: Folded
-) -> list[Tensor]:
-    """Weight and bias of a map, with factors and mixes of what stands before it and the inner factor of what is behind it."""
-    weight = linear.normalized(columns, behind.inner)
-    if any(mix for _, mix in mixes):
-        groups = zip(torch.split(weight, [size for size, _ in mixes], 2), mixes, strict=True)
-        weight = torch.cat([part for group, (_, mix) in groups for part in _unmixed(group, mix)], 2)
-    return [weight, linear.bias if behind.inner is None else linear.bias * behind.inner[:, None]]
-
-
-def _unmixed(weight: Tensor, mix: Mix | None) -> list[Tensor]:
-    """The columns W mix, part by part: what the map does to an activation, as a map of the activation's core."""
-    if mix is None:
-        return [weight]
-    parts = weight.chunk(len(mix), 2)
-    return [combined(factors, parts) for factors in zip(*mix, strict=True)]
+def _mixed(weight: Tensor, mixes: Sequence[tuple[int, Mix | None]]) -> Tensor:
+    """The weight of a map of activations as a weight of their cores: the columns of each group times its mix."""
+    if not any(mix for _, mix in mixes):
+        return weight
+    found: list[Tensor] = []
+    for columns, (_, mix) in zip(torch.split(weight, [size for size, _ in mixes], 2), mixes, strict=True):
+        if mix is None:
+            found.append(columns)
+        else:
+            found += [combined(factors, columns.chunk(len(mix), 2)) for factors in zip(*mix, strict=True)]
+    return torch.cat(found, 2)
 
 
 class ResidualNet(Network):

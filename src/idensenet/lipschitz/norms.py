@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from copy import copy
 from functools import lru_cache
 
 import torch
@@ -20,8 +19,8 @@ from torch.nn.grad import conv2d_weight
 from idensenet.errors import OptionError
 
 NORMS = (1.0, 2.0, math.inf)
-WARM_STEPS = 10  # after a small change of the weights
-LARGE = 128  # rows of a matrix from which on its largest singular vector is looked for on its own,
+WARM_STEPS, COLD_STEPS = 10, 1000  # at most: after a small change of the weights, and from scratch
+LARGE = 128  # rows of a matrix from which on its largest singular vector is computed on its own,
 COLUMNS = 16  # among so many
 FEW = 32  # numbers on one side of a convolution up to which it is taken as a matrix
 
@@ -76,14 +75,14 @@ def top_vectors(gram: Tensor) -> Tensor:
     return u.index_copy(0, todo, _last(gram[todo])) if len(todo) else u
 
 
-def _each(x: Tensor) -> Tensor:
-    """The norm of every layer's vector."""
+def sizes(x: Tensor) -> Tensor:
+    """The Euclidean norm of each of the vectors [n, ...]."""
     size: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
     return size
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / _each(x).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None, None]
+    return x / sizes(x).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None, None]
 
 
 @lru_cache(maxsize=64)
@@ -95,39 +94,32 @@ def _noise(shape: torch.Size, device: torch.device, dtype: torch.dtype) -> Tenso
 
 
 class Convolutions:
-    """Layer l's zero-padded convolution on layer l's vectors, [layers, ..., channels, h, w]; weights [out, in, k, k] each.
+    """Layer l's zero-padded convolution on layer l's vectors, [layers, ..., channels, h, w].
 
     One call after the other, which is faster on a processor than one call with groups.
+
+    Args:
+        there: The weights [out, in, k, k] of the layers.
+        back: The weights of the transposed convolutions, which are convolutions again; made here by default.
     """
 
-    def __init__(self, weights: Iterable[Tensor]) -> None:
-        self.layers = list(weights)
-        self.pad = self.layers[0].shape[-1] // 2
-        self.turned = False
-        self.kernels: dict[bool, list[Tensor]] = {}  # of the layers, there and back, once they are needed
-
-    def _kernels(self, back: bool) -> list[Tensor]:
-        if back not in self.kernels:
-            self.kernels[back] = [w.transpose(0, 1).flip(2, 3).contiguous() if back else w for w in self.layers]
-        return self.kernels[back]
+    def __init__(self, there: Iterable[Tensor], back: Iterable[Tensor] | None = None) -> None:
+        self.there = list(there)
+        self.back = [w.transpose(0, 1).flip(2, 3).contiguous() for w in self.there] if back is None else list(back)
 
     def __call__(self, x: Tensor, transposed: bool = False) -> Tensor:
         x = F.hardshrink(x, 1e-20)  # subnormal numbers slow a CPU down a hundredfold
-        back = transposed != self.turned
-        return torch.stack([F.conv2d(v, w, padding=self.pad) for v, w in zip(x, self._kernels(back), strict=True)])
+        weights = self.back if transposed else self.there
+        return torch.stack([F.conv2d(v, w, padding=w.shape[-1] // 2) for v, w in zip(x, weights, strict=True)])
 
     def transposed(self) -> Convolutions:
         """There is back, and back is there."""
-        other = copy(self)
-        other.turned = not self.turned
-        return other
+        return Convolutions(self.back, self.there)
 
     def take(self, index: Tensor) -> Convolutions:
         """Some of the layers."""
-        part, chosen = copy(self), index.tolist()
-        part.layers = [self.layers[i] for i in chosen]
-        part.kernels = {back: [kernels[i] for i in chosen] for back, kernels in self.kernels.items()}
-        return part
+        chosen = index.tolist()
+        return Convolutions([self.there[i] for i in chosen], [self.back[i] for i in chosen])
 
 
 def convolution_norms(
@@ -135,7 +127,6 @@ def convolution_norms(
     v: Tensor,
     tolerance: float,
     known: Tensor | None = None,
-    limit: int = 1000,
     u: Tensor | None = None,
     back: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,16 +144,14 @@ def convolution_norms(
     W = Convolutions(weights)
     known = torch.full_like(v[:, 0, 0, 0], math.inf) if known is None else known
     if u is None:
-        return _largest(W, v, small, known, limit)
+        return _largest(W, v, small, known)
     sigma, u_new, v_new, fits = _half_step(W, u, v, small, known, back)
     todo = (~fits).nonzero().flatten()
     if len(todo) == 0:
         return sigma, u_new, v_new
-    if len(todo) == len(u):
-        return _shorter_side(W, u, v, small, known, limit)
-    found = _shorter_side(W.take(todo), u[todo], v[todo], small, known[todo], limit)
-    before = (sigma, u_new, v_new)
-    sigma, u_new, v_new = (old.index_copy(0, todo, new) for old, new in zip(before, found, strict=True))
+    found = _shorter_side(W.take(todo), u[todo], v[todo], small, known[todo])
+    pairs = zip((sigma, u_new, v_new), found, strict=True)
+    sigma, u_new, v_new = (old.index_copy(0, todo, new) for old, new in pairs)
     return sigma, u_new, v_new
 
 
@@ -172,19 +161,17 @@ def _half_step(
     """One of the equations W v = sigma u and W' u = sigma v: the new sigma, u and v, and which layers it holds for as it is."""
     x, old = (u, v) if back else (v, u)
     y = W(x, transposed=back)
-    size = _each(y)
+    size = sizes(y)
     y = y / size.clamp(min=torch.finfo(y.dtype).tiny)[:, None, None, None]
-    fits = (_each(y - old) <= 10 * small) & (size > 0.8 * known)
+    fits = (sizes(y - old) <= 10 * small) & (size > 0.8 * known)
     return (size, u, y, fits) if back else (size, y, v, fits)
 
 
-def _shorter_side(
-    W: Convolutions, u: Tensor, v: Tensor, small: float, known: Tensor, limit: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _shorter_side(W: Convolutions, u: Tensor, v: Tensor, small: float, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if u.shape[1] < v.shape[1]:
-        sigma, v, u = _shorter_side(W.transposed(), v, u, small, known, limit)
+        sigma, v, u = _shorter_side(W.transposed(), v, u, small, known)
         return sigma, u, v
-    return _as_matrices(W, v) if v[0].numel() <= FEW else _largest(W, v, small, known, limit)
+    return _as_matrices(W, v) if v[0].numel() <= FEW else _largest(W, v, small, known)
 
 
 def _as_matrices(W: Convolutions, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,26 +182,26 @@ def _as_matrices(W: Convolutions, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return sigma, left.view(len(v), *images.shape[2:]), right.view_as(v)
 
 
-def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def _largest(W: Convolutions, x: Tensor, small: float, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """sigma, W x / sigma and x for the largest singular value."""
-    start, x = x, _unit(x)
+    x = _unit(x)
     wx = W(x)
-    lost = ~(_each(wx) > 0.8 * known)
+    lost = ~(sizes(wx) > 0.8 * known)
     if bool(lost.any()):
-        x = _unit(torch.where(lost[:, None, None, None], x + _noise(start.shape[1:], x.device, x.dtype), x))
+        x = _unit(torch.where(lost[:, None, None, None], x + _noise(x.shape[1:], x.device, x.dtype), x))
         wx = W(x)
     ax = W(wx, transposed=True)
     value = (x * ax).flatten(1).sum(1)
-    rest = _each(torch.addcmul(ax, value[:, None, None, None], x, value=-1))
+    rest = sizes(torch.addcmul(ax, value[:, None, None, None], x, value=-1))
     todo = ((rest > 10 * small * value) | lost).nonzero().flatten()
     if len(todo):
-        calm_steps, most = (8, limit) if bool(lost.any()) else (2, min(limit, WARM_STEPS))
-        part = W if len(todo) == len(x) else W.take(todo)
+        calm_steps, most = (8, COLD_STEPS) if bool(lost.any()) else (2, WARM_STEPS)
+        part = W.take(todo)
         best = climb(part, x[todo], ax[todo], small, calm_steps, most)
         moved = part(best)
         wx, ax = wx.index_copy(0, todo, moved), ax.index_copy(0, todo, part(moved, transposed=True))
-    size = _each(wx).clamp(min=torch.finfo(x.dtype).tiny)
-    return _each(ax) / size, wx / size[:, None, None, None], _unit(ax)
+    size = sizes(wx).clamp(min=torch.finfo(x.dtype).tiny)
+    return sizes(ax) / size, wx / size[:, None, None, None], _unit(ax)
 
 
 def climb(W: Convolutions, x: Tensor, ax: Tensor, small: float, calm_steps: int, limit: int) -> Tensor:
@@ -240,7 +227,7 @@ def climb(W: Convolutions, x: Tensor, ax: Tensor, small: float, calm_steps: int,
         torch.addcmul(image[:, 0], basis[:, 0], -now[:, None], out=basis[:, 2])
         if values.shape[1] <= calm_steps:
             continue
-        calm = (now - values[:, 0] <= 0.1 * small * now) & (_each(basis[:, 2]) <= small**0.5 * now)
+        calm = (now - values[:, 0] <= 0.1 * small * now) & (sizes(basis[:, 2]) <= small**0.5 * now)
         keep = (~calm).nonzero().flatten()
         if len(keep) < len(index):
             result[index] = basis[:, 0].view(-1, *shape)

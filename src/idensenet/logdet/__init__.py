@@ -5,7 +5,7 @@ from idensenet.logdet.base import LOG_DETS, LOG_ONE_PLUS, Estimate, LogDet, Powe
 from idensenet.logdet.exact import ExactLogDet, jacobian
 from idensenet.logdet.krylov import KrylovLogDet
 from idensenet.logdet.roulette import Geometric, Law, Poisson, RouletteLogDet
-from idensenet.logdet.series import SeriesLogDet, series_log_det
+from idensenet.logdet.series import SeriesLogDet
 
 __all__ = [
     "LOG_DETS",
@@ -23,5 +23,4 @@ __all__ = [
     "SeriesLogDet",
     "jacobian",
     "register_log_det",
-    "series_log_det",
 ]

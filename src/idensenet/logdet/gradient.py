@@ -7,7 +7,7 @@ differentiated. u' J v is not tr f(J): the value is returned, and only the gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,29 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(2).sum(2)
 
 
+def wide(a: Tensor, like: Tensor) -> Tensor:
+    """`a` with dimensions of one behind its own, so that it multiplies tensors like `like`."""
+    return a.view(*a.shape, *[1] * (like.ndim - a.ndim))
+
+
 def _no_second_derivative() -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
             "A stochastic log-determinant has no graph of its gradient (create_graph=True): "
             "use ExactLogDet for second derivatives."
         )
+
+
+def fresh(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
+    """The same numbers as new leaves, which require a gradient where one is needed."""
+    return [tensor.detach().requires_grad_(each) for tensor, each in zip(tensors, needed, strict=True)]
+
+
+def gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients of outputs, given theirs, for the leaves that require one; None for the others."""
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(outputs, wanted, grads, allow_unused=True) if wanted else ())
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
 
 
 class _Attach(torch.autograd.Function):
@@ -69,12 +86,10 @@ class _Recomputed(torch.autograd.Function):
         _no_second_derivative()
         x, probe, u, *tensors = ctx.saved_tensors
         with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
+            x, *leaves = fresh([x, *tensors], [True, *ctx.needs_input_grad[4:]])
             gx, product, _ = ctx.g.replaced(leaves).push(x, probe.to(x.dtype))
-            wanted = [x, *[leaf for leaf in leaves if leaf.requires_grad]]
-            found = iter(torch.autograd.grad((gx, dot(u, product)), wanted, grads, allow_unused=True))
-        return None, None, next(found), None, *[next(found) if leaf.requires_grad else None for leaf in leaves]
+            by_x, *others = gradients([gx, dot(u, product)], [x, *leaves], grads)
+        return None, None, by_x, None, *others
 
 
 def neumann(g: Linearizable, x: Tensor, probe: Tensor, series: Series, save: bool = False) -> tuple[Tensor, Tensor]:

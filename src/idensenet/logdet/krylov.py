@@ -22,10 +22,10 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import Linearizable, LogDet, PowerSeries
-from idensenet.logdet.gradient import dot, neumann
+from idensenet.logdet.base import PowerSeries
+from idensenet.logdet.gradient import Series, dot, wide
 from idensenet.logdet.roulette import Geometric, Law
-from idensenet.logdet.series import Probe, checked_counts, draw_probes
+from idensenet.logdet.series import Probe, ProbedLogDet, checked_counts
 
 NODES = 32  # of the quadrature: to 1e-8 for a norm of 0.98
 
@@ -52,7 +52,7 @@ def log_corner(H: Tensor) -> Tensor:
     return value
 
 
-class KrylovLogDet(LogDet):
+class KrylovLogDet(ProbedLogDet):
     """Steps until the value changes by less than `tolerance` nats per dimension, or `max_steps`.
 
     A value has an error of about the tolerance: less than the spread of its probe by far, but not zero on average, as that of
@@ -73,7 +73,12 @@ class KrylovLogDet(LogDet):
         self.tolerance, self.max_steps = tolerance, max_steps
         self.law, self.probes, self.probe = law or Geometric(0.5), probes, probe
 
-    def _series(
+    def series(self, draws: Draws, x: Tensor, f: PowerSeries) -> Series:
+        with_gradient = torch.is_grad_enabled()
+        lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
+        return partial(self._sum, lengths, with_gradient, f)
+
+    def _sum(
         self, lengths: Tensor, with_gradient: bool, f: PowerSeries, J: LinearMap, probe: Tensor, product: Tensor
     ) -> tuple[Tensor, Tensor]:
         """With a gradient, u comes with the value, from the space of J'; else the space is J's: its first product is known."""
@@ -82,32 +87,32 @@ class KrylovLogDet(LogDet):
         factors = probe.new_zeros(len(f.pairs), *probe.shape[:2])  # the residual of each logarithm in f is a multiple of `rest`
         index = torch.arange(batch, device=probe.device)  # the samples still running
         length = dot(probe, probe).sqrt()
-        basis = (probe / _wide(length, probe))[None]  # [steps, probes, samples, *event]
+        basis = (probe / wide(length, probe))[None]  # [steps, probes, samples, *event]
         H = probe.new_zeros(*probe.shape[:2], self.max_steps + 1, self.max_steps, dtype=torch.float64)
         running = torch.ones_like(value, dtype=torch.bool)
         before = torch.full_like(value, math.inf)
         J_part = J
         for m in range(1, self.max_steps + 1):
             if m == 1 and not with_gradient:
-                w = product / _wide(length, probe)
+                w = product / wide(length, probe)
             else:
                 w = J_part.rmatvec(basis[-1]) if with_gradient else J_part.matvec(basis[-1])
             for _ in range(2):  # once more against rounding
                 part = (basis * w).flatten(3).sum(3)
-                w = w - (part.view(*part.shape, *[1] * (w.ndim - 2)) * basis).sum(0)
+                w = w - (wide(part, basis) * basis).sum(0)
                 H[:, :, :m, m - 1] += part.movedim(0, -1)
             size = dot(w, w).sqrt()
             H[:, :, m, m - 1] = size
             whole = size <= 8 * torch.finfo(w.dtype).eps  # the space is all that J reaches from v
-            basis = torch.cat([basis, torch.where(_wide(whole, w), 0.0, w / _wide(size, w))[None]])
+            basis = torch.cat([basis, torch.where(wide(whole, w), 0.0, w / wide(size, w))[None]])
             corners = [a * log_corner(s * H[:, :, :m, :m]) for a, s in f.pairs]
             now = length.double() ** 2 * sum(corners[1:], corners[0])
             done = running & (((now - before).abs() <= small) | whole | (m == self.max_steps))
             value[:, index] = torch.where(running, now, value[:, index])
             if with_gradient and bool(done.any()):
                 found, left = self._solution(H[:, :, :m, :m], f, size, length, basis)
-                u[:, index] = torch.where(_wide(done, found), found, u[:, index])
-                rest[:, index] = torch.where(_wide(done, found), basis[-1], rest[:, index])
+                u[:, index] = torch.where(wide(done, found), found, u[:, index])
+                rest[:, index] = torch.where(wide(done, found), basis[-1], rest[:, index])
                 factors[:, :, index] = torch.where(done, left, factors[:, :, index])
             running, before = running & ~done, now
             keep = running.any(0).nonzero().flatten()
@@ -127,7 +132,7 @@ class KrylovLogDet(LogDet):
             y = torch.linalg.solve(unit + s * H, right)[..., 0] * length.double()[..., None]
             total = total + a * s * y
             left.append((-s * size * y[..., -1]).to(basis.dtype))
-        u = (_wide(total.to(basis.dtype).movedim(-1, 0), basis) * basis[:-1]).sum(0)
+        u = (wide(total.to(basis.dtype).movedim(-1, 0), basis) * basis[:-1]).sum(0)
         return u, torch.stack(left)
 
     def _tail(self, lengths: Tensor, f: PowerSeries, J: LinearMap, rest: Tensor, factors: Tensor) -> Tensor:
@@ -139,16 +144,5 @@ class KrylovLogDet(LogDet):
             power = power if j == 0 else J.rmatvec(power)
             chance = self.law.survival(torch.tensor(float(j), dtype=torch.float64)).item()
             terms = [a * s * (-s) ** j * factor for (a, s), factor in zip(f.pairs, factors, strict=True)]
-            total = total + _wide((lengths >= j).to(rest.dtype) / chance * sum(terms[1:], terms[0]), rest) * power
+            total = total + wide((lengths >= j).to(rest.dtype) / chance * sum(terms[1:], terms[0]), rest) * power
         return total
-
-    def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
-        probe = draw_probes(draws, x, self.probes, self.probe, save)
-        with_gradient = torch.is_grad_enabled()
-        lengths = self.law.lengths(draws, x, self.probes) if with_gradient else torch.zeros(1)
-        return neumann(g, x, probe, partial(self._series, lengths, with_gradient, f), save)
-
-
-def _wide(a: Tensor, like: Tensor) -> Tensor:
-    """[..., probes, samples] to be multiplied with vectors."""
-    return a.view(*a.shape, *[1] * (like.ndim - a.ndim))

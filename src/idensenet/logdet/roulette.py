@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
-from idensenet.logdet.series import Probe, WeightedLogDet, checked_counts
+from idensenet.logdet.base import PowerSeries
+from idensenet.logdet.gradient import Series
+from idensenet.logdet.series import Probe, ProbedLogDet, checked_counts, weighted_series
 
 
 def uniforms(draws: Draws, x: Tensor, probes: int) -> Tensor:
@@ -31,23 +34,16 @@ class Law(ABC):
         """N for every probe, [probes, batch] or [probes, 1]."""
         return self.draw(uniforms(draws, x, probes))
 
-    def table(self, device: torch.device) -> Tensor:
-        """P(N >= n) for n from 1 to the limit, made once."""
-        tables: dict[torch.device, Tensor] = self.__dict__.setdefault("_tables", {})
-        if device not in tables:
-            tables[device] = self.survival(torch.arange(1, self.limit + 1, device=device, dtype=torch.float64))
-        return tables[device]
-
     def draw(self, uniform: Tensor) -> Tensor:
         """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n)."""
-        return torch.searchsorted(-self.table(uniform.device), -uniform.contiguous(), right=False)
+        chance = self.survival(torch.arange(1, self.limit + 1, device=uniform.device))
+        return torch.searchsorted(-chance, -uniform.contiguous(), right=False)
 
     def weights(self, lengths: Tensor, exact_terms: int, terms: int) -> Tensor:
-        """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= j) up to each length, then 0."""
-        chance = self.table(lengths.device)[: terms - exact_terms]
-        weights = torch.cat([chance.new_ones(exact_terms), chance.reciprocal()]).view(-1, *[1] * lengths.ndim)
-        j = torch.arange(1 - exact_terms, len(weights) - exact_terms + 1, device=lengths.device).view_as(weights)
-        return torch.where(j <= lengths, weights, 0.0)
+        """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= n) up to each length, then 0."""
+        n = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device).clamp(min=0)
+        n = n.view(-1, *[1] * lengths.ndim)
+        return torch.where(n <= lengths, 1 / self.survival(n), 0.0)
 
 
 class Geometric(Law):
@@ -78,20 +74,14 @@ class Poisson(Law):
         return torch.where(n >= 1, tail, 1.0)
 
 
-class RouletteLogDet(WeightedLogDet):
+class RouletteLogDet(ProbedLogDet):
     """The Russian roulette estimator: `exact_terms` terms for certain, the rest by `law`; unbiased (Chen et al., 2019).
 
     By default one more term on average: with Rademacher probes the spread of its gradient is no larger than with the paper's
     `Poisson(2.0)` and Gaussian probes.
     """
 
-    def __init__(
-        self,
-        law: Law | None = None,
-        exact_terms: int = 2,
-        probes: int = 1,
-        probe: Probe = "rademacher",
-    ) -> None:
+    def __init__(self, law: Law | None = None, exact_terms: int = 2, probes: int = 1, probe: Probe = "rademacher") -> None:
         checked_counts(exact_terms=exact_terms, probes=probes)
         self.law = law or Poisson(1.0)
         self.exact_terms, self.probes, self.probe = exact_terms, probes, probe
@@ -101,3 +91,6 @@ class RouletteLogDet(WeightedLogDet):
         lengths = self.law.lengths(draws, x, self.probes)
         terms = self.exact_terms + (int(lengths.max()) if lengths.numel() else 0)
         return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)
+
+    def series(self, draws: Draws, x: Tensor, f: PowerSeries) -> Series:
+        return partial(weighted_series, self.draw_weights(draws, x), f)

@@ -12,20 +12,10 @@ from torch import Tensor
 from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.linearmap import LinearMap
-from idensenet.logdet.base import LOG_ONE_PLUS, Linearizable, LogDet, PowerSeries
-from idensenet.logdet.gradient import dot, neumann
+from idensenet.logdet.base import Linearizable, LogDet, PowerSeries
+from idensenet.logdet.gradient import Series, dot, neumann, wide
 
 Probe = Literal["rademacher", "gaussian"]
-
-
-def draw_probes(draws: Draws, x: Tensor, probes: int, kind: Probe, small: bool = False) -> Tensor:
-    """Probe vectors [probes, *x.shape] with identity covariance; with `small`, signs in a byte each."""
-    source = x.detach()
-    if kind == "gaussian":
-        probe = draws.normal(source, probes)
-    else:
-        probe = draws.rademacher(source, probes).to(torch.int8 if small else source.dtype)
-    return probe.contiguous()  # or products would be rounded differently where a graph is recorded
 
 
 def weighted_series(weights: Tensor, f: PowerSeries, J: LinearMap, probe: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,16 +25,8 @@ def weighted_series(weights: Tensor, f: PowerSeries, J: LinearMap, probe: Tensor
         power = power if k == 1 else J.rmatvec(power)
         if (c := f.coefficient(k)) != 0:
             value = value + c * weight * dot(power, product)
-            u = u + (k * c * weight).view(*weight.shape, *[1] * (probe.ndim - 2)) * power
+            u = u + wide(k * c * weight.expand_as(value), probe) * power
     return value, u
-
-
-def series_log_det(
-    g: Linearizable, x: Tensor, probe: Tensor, term_weights: Tensor, f: PowerSeries = LOG_ONE_PLUS, save: bool = False
-) -> tuple[Tensor, Tensor]:
-    """g(x) and tr f(J) for given probes [probes, *x.shape] and weights: no draw and no decision inside."""
-    gx, values = neumann(g, x, probe, partial(weighted_series, term_weights, f), save)
-    return gx, values.mean(0)
 
 
 def checked_counts(**counts: int) -> None:
@@ -54,28 +36,32 @@ def checked_counts(**counts: int) -> None:
             raise OptionError(f"{name}={value} must be at least 1.")
 
 
-class WeightedLogDet(LogDet):
-    """The first terms of the series, with weights."""
+class ProbedLogDet(LogDet):
+    """Estimates tr f(J) from random probe vectors with identity covariance. To write one, implement `series`."""
 
     probes: int
     probe: Probe
 
     @abstractmethod
-    def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
-        """[terms, (probes,) batch or 1], for as many terms as there are."""
+    def series(self, draws: Draws, x: Tensor, f: PowerSeries) -> Series:
+        """Draws all further random numbers and returns the function that sums the series."""
 
     def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
-        probe = draw_probes(draws, x, self.probes, self.probe, save)
-        weights = self.draw_weights(draws, x)
-        return neumann(g, x, probe, partial(weighted_series, weights, f), save)
+        source = x.detach()
+        if self.probe == "gaussian":
+            probe = draws.normal(source, self.probes)
+        else:
+            probe = draws.rademacher(source, self.probes).to(torch.int8 if save else source.dtype)  # signs fit into bytes
+        probe = probe.contiguous()  # or products would be rounded differently where a graph is recorded
+        return neumann(g, x, probe, self.series(draws, x, f), save)
 
 
-class SeriesLogDet(WeightedLogDet):
+class SeriesLogDet(ProbedLogDet):
     """A fixed number of terms: biased, for log(1 + t) by at most D L^(n+1) / ((n + 1)(1 - L))."""
 
     def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher") -> None:
         checked_counts(terms=terms, probes=probes)
         self.terms, self.probes, self.probe = terms, probes, probe
 
-    def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
-        return torch.ones(self.terms, 1, device=x.device)
+    def series(self, draws: Draws, x: Tensor, f: PowerSeries) -> Series:
+        return partial(weighted_series, torch.ones(self.terms, 1, device=x.device), f)

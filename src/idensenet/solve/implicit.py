@@ -7,7 +7,6 @@ respect to a parameter of g it is -w' dg. The linear equation is of the same kin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,9 +14,10 @@ from torch import Tensor
 
 from idensenet.lipschitz.linearmap import LinearMap
 from idensenet.logdet.base import Linearizable
+from idensenet.logdet.gradient import fresh, gradients, wide
 from idensenet.precision import EXACT
 from idensenet.solve.anderson import Anderson
-from idensenet.solve.solver import PerSample, Solver, size, solve, spread
+from idensenet.solve.solver import PerSample, Solver, size, solve
 
 
 class _Transposed(PerSample):
@@ -45,19 +45,16 @@ class _ImplicitInverse(torch.autograd.Function):
         x, *tensors = ctx.saved_tensors
         (grad,) = grads
         with EXACT.products(x.device):
-            leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
+            leaves = fresh(tensors, ctx.needs_input_grad[4:])
             g = ctx.g.replaced(leaves)
             _, J = g.linearize(x)
             scale = size(grad).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
-            solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))
+            solution = solve(_Transposed(J), grad / wide(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
-            w = solution.value * spread(scale, grad)
-            wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            found: Iterator[Tensor | None] = iter(())
-            if wanted:
-                with torch.enable_grad():
-                    found = iter(torch.autograd.grad(g(x.detach()), wanted, -w, allow_unused=True))
-        return None, None, None, w, *[next(found) if leaf.requires_grad else None for leaf in leaves]
+            w = solution.value * wide(scale, grad)
+            with torch.enable_grad():
+                found = gradients([g(x.detach())], leaves, [-w])
+        return None, None, None, w, *found
 
 
 def with_implicit_gradient(g: Linearizable, solver: Solver, x: Tensor, y: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import OptionError
+from idensenet.logdet.gradient import wide
 from idensenet.precision import EXACT
 from idensenet.solve.solution import Solution, Status
 
@@ -61,11 +62,6 @@ class Solver(ABC):
         """The next points, given the last accepted ones; `plain` marks samples whose last proposal was refused."""
 
 
-def spread(mask: Tensor, x: Tensor) -> Tensor:
-    """A per-sample mask in the shape of x."""
-    return mask.view(-1, *[1] * (x.ndim - 1))
-
-
 def size(r: Tensor) -> Tensor:
     """The Euclidean norm of each sample, also where squares overflow; NaN where the norm itself does."""
     flat = r.flatten(1)
@@ -73,10 +69,6 @@ def size(r: Tensor) -> Tensor:
     largest = flat.detach().abs().amax(1, keepdim=True).clamp(min=torch.finfo(r.dtype).tiny)
     scaled = largest[:, 0] * torch.linalg.vector_norm(flat / largest, dim=1)
     return torch.where(torch.isfinite(norm), norm, torch.where(torch.isfinite(scaled), scaled, torch.nan))
-
-
-def default_tol(dtype: torch.dtype) -> float:
-    return 1e-12 if dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
 
 
 @torch.no_grad()
@@ -87,7 +79,8 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 
 
 def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
-    tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
+    default = 1e-12 if y.dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
+    tol = default if solver.tol is None else solver.tol
     dims = math.prod(y.shape[1:])
     goal = torch.clamp(size(2 * torch.finfo(y.dtype).eps * y), min=tol * dims**0.5)  # which no y makes infinite
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
@@ -116,7 +109,7 @@ def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
             memory.take(keep)
             if isinstance(g, PerSample):
                 g = g.take(keep)
-        candidate = torch.where(spread(plain, x), x - r, solver.propose(g, x, r, memory, plain))
+        candidate = torch.where(wide(plain, x), x - r, solver.propose(g, x, r, memory, plain))
         r_new = candidate + g(candidate) - target
         new = size(r_new)
         better = new < now
@@ -124,8 +117,8 @@ def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
         # near the rounding of y a step changes nothing any more; that is no sign of expansion
         growth[index] = torch.maximum(growth[index], torch.where(now > 8 * goal[index], factor, 0.0))
         accept = better | plain
-        x = torch.where(spread(accept, x), candidate, x)
-        r = torch.where(spread(accept, r), r_new, r)
+        x = torch.where(wide(accept, x), candidate, x)
+        r = torch.where(wide(accept, r), r_new, r)
         now = torch.where(accept, new, now)
         plain = ~accept if solver.accelerated else plain
     return Solution(value, status, steps, norm, growth)

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idensenet.solve.solver import Function, size
+from idensenet.lipschitz.norms import sizes
+from idensenet.solve.solver import Function
 
 SHARED, OWN = 5, 3  # sides of the kernels
 TERMS = 4  # of the series for (I + S)^-1
@@ -57,7 +58,7 @@ class Stencil:
         return total, term
 
     def contracts(self, r: Tensor) -> Tensor:
-        return size(self.undo(r)[1]) <= 0.3 * size(r)
+        return sizes(self.undo(r)[1]) <= 0.3 * sizes(r)
 
     def take(self, index: Tensor) -> Stencil:
         return Stencil(self.shared, self.bias, None if self.own is None else self.own[index])
@@ -70,11 +71,7 @@ def _least_squares(patches: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Ten
     ridge = RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(torch.float64).tiny)
     gram = gram + ridge[:, None, None] * torch.eye(rows.shape[1], dtype=gram.dtype, device=gram.device)
     found = torch.linalg.solve(gram, (rows @ target.mT).double()).to(target.dtype).mT
-    return found[:, :, :-1], found[:, :, -1], size(found @ rows - target)
-
-
-def _patches(x: Tensor, kernel: int) -> Tensor:
-    return F.unfold(x, kernel, padding=kernel // 2)
+    return found[:, :, :-1], found[:, :, -1], sizes(found @ rows - target)
 
 
 def _images_needed(x: Tensor, kernel: int) -> int:
@@ -83,7 +80,7 @@ def _images_needed(x: Tensor, kernel: int) -> int:
 
 
 def _spread(x: Tensor) -> Tensor:
-    return size(x.flatten(2) - x.flatten(2).mean(2, keepdim=True))
+    return sizes(x.flatten(2) - x.flatten(2).mean(2, keepdim=True))
 
 
 def shared(g: Function, y: Tensor) -> Stencil | None:
@@ -92,8 +89,8 @@ def shared(g: Function, y: Tensor) -> Stencil | None:
         return None
     generator = torch.Generator().manual_seed(0)
     noise = SCALE * torch.randn(_images_needed(y, SHARED), *y.shape[1:], generator=generator, dtype=y.dtype).to(y.device)
-    value = g(noise)
-    rows, target = (part.transpose(0, 1).flatten(1)[None] for part in (_patches(noise, SHARED), value.flatten(2)))
+    patches = F.unfold(noise, SHARED, padding=SHARED // 2)
+    rows, target = (part.transpose(0, 1).flatten(1)[None] for part in (patches, g(noise).flatten(2)))
     found, bias, left = _least_squares(rows, target)
     stencil = Stencil(found.view(*found.shape[1:2], *y.shape[1:2], SHARED, SHARED), bias[0, :, None, None])
     usable = (left <= (1 - ENOUGH) ** 0.5 * _spread(target)) & stencil.contracts(noise).all()
@@ -106,7 +103,7 @@ def with_own(stencil: Stencil | None, x: Tensor, gx: Tensor) -> Stencil | None:
         return stencil
     base = stencil or Stencil()
     rest = gx if stencil is None else gx - stencil.apply(x) - stencil.bias
-    found, _, left = _least_squares(_patches(x, OWN), rest.flatten(2))
+    found, _, left = _least_squares(F.unfold(x, OWN, padding=OWN // 2), rest.flatten(2))
     n, c = x.shape[:2]
     enough = left <= (1 - ENOUGH) ** 0.5 * _spread(gx)
     own = torch.where(enough[:, None, None, None, None], found.view(n, c, c, OWN, OWN), 0.0)
