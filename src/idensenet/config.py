@@ -22,6 +22,10 @@ class ModelConfig:
     """Of one sample: (D,) for tables, (channels, height, width) for images."""
     levels: int | None = None
     """How many integer levels a pixel has; none for continuous data."""
+    dequantization: str = "uniform"
+    """Noise that is added to levels: uniform, or variational, which is learned; a log-density is then a bound."""
+    dequantization_width: int = 32
+    """Hidden channels of the networks of variational dequantisation."""
     preprocess: str = "none"
     """None, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
     alpha: float = 0.05
@@ -33,7 +37,7 @@ class ModelConfig:
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     """Deviation of the normalisation, per channel."""
     block: str = "dense"
-    """Dense, residual, extended, coupling or glow."""
+    """Dense, residual or extended (x + g(x)); monotone, monotone-residual, monotone-extended; implicit; coupling, glow."""
     blocks: tuple[int, ...] = (10,)
     """How many, per scale."""
     depth: int = 3
@@ -43,7 +47,7 @@ class ModelConfig:
     width: int = 128
     """Hidden channels of a residual or coupling network."""
     activation: str = "clipswish"
-    """Clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
+    """Clipswish, cpila, sine, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
     beta: float = 0.5
     """Where the beta of the swish activations starts: its softplus is the factor inside the sigmoid."""
     learnable_concatenation: bool = True
@@ -72,6 +76,8 @@ class ModelConfig:
     """Squeezes in front of the first scale, each of which halves both sides of the image."""
     factor_out: bool = False
     """Half of the channels are done after each scale."""
+    factor_prior: str = "standard"
+    """Distribution of the channels that are done: standard, or conditional, a Gaussian given the other half."""
     context: int = 0
     """Numbers that a conditional model is given with each sample; vectors only."""
     context_width: int = 64

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Affine, Bijection, Call, Chain, Logit, ResidualBlock, Split, Whiten
+from idensenet.bijections import Affine, Bijection, Call, Chain, ContractionStack, Logit, Split, Whiten
 from idensenet.checks import check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
+from idensenet.dequantizer import Dequantizer
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
@@ -31,6 +32,17 @@ class Prepared:
     body: Any
     preprocess: Any
     precision: Precision = EXACT
+
+
+class Before(NamedTuple):
+    """What a log-density counts before the body: the log-determinant of the preprocessing, and -log q of learned noise."""
+
+    log_det: Tensor
+    noise: Tensor | None
+
+    @property
+    def total(self) -> Tensor:
+        return self.log_det if self.noise is None else self.log_det + self.noise
 
 
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
@@ -54,7 +66,8 @@ class Flow(nn.Module):
     """p(x) = N(F(x); 0, I) |det J_F(x)|.
 
     Without `levels`, x is a float tensor of shape [batch, *shape]. With `levels`, x holds integers (uint8) from 0 to
-    levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on.
+    levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on. With a
+    `dequantizer` the noise is learned, and a log-density is a lower bound on average over the noise.
 
     With `context`, it is a density p(x | c) for each vector c of so many numbers, and everything that looks at data takes a
     `context` with it: [batch, context], or one vector for all.
@@ -75,11 +88,12 @@ class Flow(nn.Module):
         preprocess: Bijection | None = None,
         levels: int | None = None,
         context: int = 0,
+        dequantizer: Dequantizer | None = None,
     ) -> None:
         super().__init__()
         self.body, self.preprocess = body, preprocess or Chain([])
         self.shape, self.latent_shape = tuple(shape), tuple(latent_shape or shape)
-        self.levels = levels
+        self.levels, self.dequantizer = levels, dequantizer
         self.dims = math.prod(self.shape)
         self.context = context
         self.context_scale = Affine(torch.zeros(context), torch.ones(context)) if context else None
@@ -152,7 +166,14 @@ class Flow(nn.Module):
     def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """x plus the noise that `forward` adds to it; x itself if there are no levels."""
         self._check_data(x, False)
-        return x if self.levels is None else dequantize(x, self.dtype, self._draws(x, generator).fold(0))
+        return x if self.levels is None else self._dequantize(x, self._draws(x, generator))[0]
+
+    def _dequantize(self, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """x plus noise u, and -log q(u | x), or None where u is uniform."""
+        if self.dequantizer is None:
+            return dequantize(x, self.dtype, draws.fold(0)), None
+        u, log_q = self.dequantizer(x, draws.fold(0), self.dtype)
+        return x.to(self.dtype) + u, -log_q
 
     # The flow
 
@@ -206,15 +227,17 @@ class Flow(nn.Module):
         context: Tensor | None,
         prepared: Prepared,
         log_det: bool = True,
-    ) -> tuple[Tensor, Tensor, Call]:
-        """The input of the body, the log-determinant so far, and the call for the body."""
+        sample: int = 0,
+    ) -> tuple[Tensor, Before, Call]:
+        """The input of the body, the terms so far, and the call for the body; `sample` counts draws of the noise."""
         self._check_data(x, dequantized)
-        draws = self._draws(x, generator)
+        draws, noise = self._draws(x, generator), None
+        draws = draws.fold(1 + sample) if sample else draws
         if self.levels is not None and not dequantized:
-            x = dequantize(x, self.dtype, draws.fold(0))
+            x, noise = self._dequantize(x, draws)
         given = self._given(context, len(x))
         x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
-        return x, before, Call(draws.fold(1), prepared.body, given, log_det)
+        return x, Before(before, noise), Call(draws.fold(1), prepared.body, given, log_det)
 
     def _encode(
         self,
@@ -223,11 +246,12 @@ class Flow(nn.Module):
         dequantized: bool,
         context: Tensor | None,
         prepared: Prepared | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """z, the log-determinant of the preprocessing, and the body's."""
+        sample: int = 0,
+    ) -> tuple[Tensor, Before, Tensor]:
+        """z, the terms of what comes before the body, and the body's log-determinant."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, before, call = self._before(x, generator, dequantized, context, prepared)
+            x, before, call = self._before(x, generator, dequantized, context, prepared, sample=sample)
             z, after = self.body.push(x, call)
         return z, before, after
 
@@ -239,9 +263,9 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
+        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any; less log q of learned noise."""
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
-        return z, before + after
+        return z, before.total + after
 
     def inverse(
         self,
@@ -270,8 +294,12 @@ class Flow(nn.Module):
         dequantized: bool = False,
         context: Tensor | None = None,
         prepared: Prepared | None = None,
+        importance: int = 1,
     ) -> Tensor:
         """log p(x) per sample in nats, in data space, every term counted.
+
+        Of integer levels it is a bound: the expectation over the noise is at most log p(x). With more samples of the noise,
+        log of the mean of p(x + u) / q(u | x), it comes closer.
 
         Args:
             x: Samples; integer levels as uint8 where the flow has levels.
@@ -279,17 +307,24 @@ class Flow(nn.Module):
             dequantized: Whether x holds levels plus noise already.
             context: A vector for each sample, or one for all, for a conditional flow.
             prepared: What `prepare()` returned, if the caller has it.
+            importance: Samples of the noise of each image.
         """
-        z, before, after = self._encode(x, generator, dequantized, context, prepared)
-        return self.base_log_prob(z) + before + after
+        if importance < 1:
+            raise OptionError(f"importance={importance} must be at least 1.")
+        prepared, found = prepared or self.prepare(), []
+        for sample in range(importance if self.levels is not None and not dequantized else 1):
+            z, before, after = self._encode(x, generator, dequantized, context, prepared, sample)
+            found.append(self.base_log_prob(z) + before.total + after)
+        return found[0] if len(found) == 1 else torch.logsumexp(torch.stack(found), 0) - math.log(len(found))
 
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`; `noise` is -log q(u | x) of learned noise."""
         z, before, after = self._encode(x, generator, False, context, None)
-        levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
-        return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
+        levels = torch.full_like(after, -self.dims * math.log(self.levels) if self.levels else 0.0)
+        terms = {"base": self.base_log_prob(z), "log_det": after, "preprocess": before.log_det - levels, "levels": levels}
+        return terms if before.noise is None else {**terms, "noise": before.noise}
 
     def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
         """-log p(x) / (D ln 2), per sample."""
@@ -333,15 +368,15 @@ class Flow(nn.Module):
 
     # Guarantees
 
-    def stacks(self) -> list[ResidualBlock]:
-        """The stacks of residual blocks, in order."""
-        return [module for module in self.body.modules() if isinstance(module, ResidualBlock)]
+    def stacks(self) -> list[ContractionStack]:
+        """The stacks of residual or monotone blocks, in order."""
+        return [module for module in self.body.modules() if isinstance(module, ContractionStack)]
 
-    def named_blocks(self) -> list[tuple[str, ResidualBlock, int]]:
-        """The residual blocks in order, as (`scale.block`, stack, index in the stack)."""
+    def named_blocks(self) -> list[tuple[str, ContractionStack, int]]:
+        """The residual or monotone blocks in order, as (`scale.block`, stack, index in the stack)."""
         found = []
         for i, part in enumerate(_scales(self.body), 1):
-            stacks = [m for m in part.modules() if isinstance(m, ResidualBlock)]
+            stacks = [m for m in part.modules() if isinstance(m, ContractionStack)]
             blocks = [(stack, k) for stack in stacks for k in range(stack.blocks)]
             found += [(f"{i}.{j}", stack, k) for j, (stack, k) in enumerate(blocks, 1)]
         return found

@@ -232,6 +232,10 @@ class Branch:
         assert product is not None
         return value, product, BranchMap(self, slopes)
 
+    def eager(self) -> Branch:
+        """The same without compiled functions: solvers meet one batch size after another, and each would be compiled anew."""
+        return Branch(self.plan, self.parts)
+
     def weights(self) -> list[Tensor | None]:
         """The weight of each step; None for a step without a linear map."""
         return [part[0] if step.linear else None for step, part in zip(self.plan.steps, self.parts, strict=True)]

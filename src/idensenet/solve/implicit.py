@@ -31,32 +31,37 @@ class _Transposed(PerSample):
         return _Transposed(self.J.take(index))
 
 
+def check_first_derivative() -> None:
+    """Raises an error in the backward pass of a function whose gradient has no graph."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
+
+
 class _ImplicitInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Linearizable, solver: Solver, x: Tensor, y: Tensor, *tensors: Tensor) -> Tensor:
         ctx.g, ctx.solver = g, solver
-        ctx.save_for_backward(x, *tensors)
-        return x.clone()
+        solution = x.clone()
+        ctx.save_for_backward(solution, *tensors)  # what comes out is kept by what comes next anyway
+        return solution
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
+        check_first_derivative()
         x, *tensors = ctx.saved_tensors
         (grad,) = grads
         with EXACT.products(x.device):
             leaves = [t.detach().requires_grad_(needed) for t, needed in zip(tensors, ctx.needs_input_grad[4:], strict=True)]
-            g = ctx.g.replaced(leaves)
-            _, J = g.linearize(x)
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            with torch.enable_grad():
+                gx, J = ctx.g.replaced(leaves).linearize(x.detach())
             scale = grad.flatten(1).norm(dim=1).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
             solution = solve(_Transposed(J), grad / spread(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
             w = solution.value * spread(scale, grad)
-            wanted = [leaf for leaf in leaves if leaf.requires_grad]
             found: Iterator[Tensor | None] = iter(())
             if wanted:
-                with torch.enable_grad():
-                    found = iter(torch.autograd.grad(g(x.detach()), wanted, -w, allow_unused=True))
+                found = iter(torch.autograd.grad(gx, wanted, -w, allow_unused=True))
         return None, None, None, w, *[next(found) if leaf.requires_grad else None for leaf in leaves]
 
 

@@ -76,6 +76,12 @@ def default_tol(dtype: torch.dtype) -> float:
     return 1e-12 if dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
 
 
+def goals(y: Tensor, solver: Solver) -> Tensor:
+    """The residual asked for, for each sample."""
+    tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
+    return torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * math.prod(y.shape[1:]) ** 0.5)
+
+
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
@@ -84,9 +90,7 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 
 
 def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
-    tol = solver.tol if solver.tol is not None else default_tol(y.dtype)
-    dims = math.prod(y.shape[1:])
-    goal = torch.clamp(2 * torch.finfo(y.dtype).eps * size(y), min=tol * dims**0.5)
+    goal = goals(y, solver)
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
     steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
 
