@@ -46,10 +46,25 @@ def _leaky(a, x: Tensor, k: int) -> Tensor:
     return share * x + (1 - share) * _swish(x, a.beta[k])
 
 
+def _pila(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, (12.5 * x**3 - 5 * x**2 + x) * torch.exp(5 * x))
+
+
+def _cpila(a, x: Tensor, k: int) -> Tensor:
+    return torch.cat([_pila(x - 0.2), _pila(-x - 0.2)], 1) / a.divisors[a.norm]
+
+
+def _sine(a, x: Tensor, k: int) -> Tensor:
+    b = F.softplus(a.beta[k]).clamp(min=0.01)
+    return torch.cat([torch.sin(b * x), torch.cos(b * x)], 1) / b * (0.5**0.5 if a.norm == 1 else 1)
+
+
 FORMULAS = {  # activation: its definition, as a function of the module, x and the block
     "lipswish": lambda a, x, k: _swish(x, a.beta[k]),
     "leakylipswish": _leaky,
     "clipswish": _clipswish,
+    "cpila": _cpila,
+    "sine": _sine,
     "crelu": lambda a, x, k: torch.cat([F.relu(x), F.relu(-x)], 1),
     "relu": lambda a, x, k: F.relu(x),
     "elu": lambda a, x, k: F.elu(x),

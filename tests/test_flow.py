@@ -372,7 +372,7 @@ def test_the_certificate_prints_a_row_for_every_block(digits):
     assert names == ["1.1", "2.1", "3.1"]
     for name in names:
         assert f" {name} " in text
-    assert "every residual block is contractive" in text
+    assert "every block is contractive" in text
     assert "NOT" not in text
 
 

@@ -22,6 +22,10 @@ class ModelConfig:
     """Shape of one sample: (D,) for tables, (channels, height, width) for images."""
     levels: int | None = None
     """Number of integer levels of a pixel; null for continuous data."""
+    dequantization: str = "uniform"
+    """Noise that is added to integer levels: uniform, or variational, which is learned; a log-density is then a bound."""
+    dequantization_width: int = 32
+    """Hidden width of the networks of variational dequantisation."""
     preprocess: str = "none"
     """What happens to the data first: none, logit (images), normalize (hybrid models), standardize or whiten (tables)."""
     alpha: float = 0.05
@@ -35,7 +39,7 @@ class ModelConfig:
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     """Standard deviation of each channel, for normalize."""
     block: str = "dense"
-    """Kind of block: dense, residual, extended, coupling or glow."""
+    """Kind of block: dense, residual, extended; monotone, monotone-residual, monotone-extended; implicit; coupling, glow."""
     blocks: tuple[int, ...] = (10,)
     """Number of blocks at each scale."""
     depth: int = 3
@@ -45,7 +49,7 @@ class ModelConfig:
     width: int = 128
     """Hidden width of residual and coupling networks."""
     activation: str = "clipswish"
-    """Activation: clipswish, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
+    """Activation: clipswish, cpila, sine, lipswish, leakylipswish, crelu, relu, elu, tanh, sigmoid or identity."""
     beta: float = 0.5
     """Initial beta of the swish activations; its softplus is the factor inside the sigmoid."""
     learnable_concatenation: bool = True
@@ -74,6 +78,8 @@ class ModelConfig:
     """Number of squeezes before the first scale; each halves both sides of the image."""
     factor_out: bool = False
     """Send half of the channels directly to the latent code after each scale."""
+    factor_prior: str = "standard"
+    """Distribution of the channels that are factored out: standard, or conditional, a Gaussian given the other half."""
     context: int = 0
     """Length of the context vector of a conditional model; 0 for none. Vectors only."""
     context_width: int = 64

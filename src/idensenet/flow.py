@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from idensenet.bijections import Affine, Bijection, Call, Chain, Logit, ResidualBlock, Split, Whiten
+from idensenet.bijections import Affine, Bijection, Call, Chain, ContractionStack, Logit, Split, Whiten
 from idensenet.cells import POINTS, Cells
 from idensenet.checks import check_computed, check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
 from idensenet.data.dequantization import dequantize, quantize
+from idensenet.dequantizer import Dequantizer
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import DtypeError, OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
@@ -41,6 +42,17 @@ class Prepared:
     precision: Precision = EXACT
 
 
+class Before(NamedTuple):
+    """What a log-density counts before the body: the log-determinant of the preprocessing, and -log q of learned noise."""
+
+    log_det: Tensor
+    noise: Tensor | None
+
+    @property
+    def total(self) -> Tensor:
+        return self.log_det if self.noise is None else self.log_det + self.noise
+
+
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
     """-log_prob / (D ln 2).
 
@@ -62,7 +74,8 @@ class Flow(nn.Module):
     """p(x) = N(F(x); 0, I) |det J_F(x)|.
 
     Without `levels`, x is a float tensor of shape [batch, *shape]. With `levels`, x holds integers (uint8) from 0 to
-    levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on.
+    levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on. With a
+    `dequantizer` the noise is learned, and a log-density is a lower bound on average over the noise.
 
     With `context`, it is a density p(x | c) for each vector c of so many numbers, and everything that looks at data takes a
     `context` with it: [batch, context], or one vector for all.
@@ -93,11 +106,12 @@ class Flow(nn.Module):
         levels: int | None = None,
         context: int = 0,
         integers: Sequence[int] = (),
+        dequantizer: Dequantizer | None = None,
     ) -> None:
         super().__init__()
         self.body, self.preprocess = body, preprocess or Chain([])
         self.shape, self.latent_shape = tuple(shape), tuple(latent_shape or shape)
-        self.levels = levels
+        self.levels, self.dequantizer = levels, dequantizer
         self.dims = math.prod(self.shape)
         self.context = context
         self.integers = tuple(integers)
@@ -176,12 +190,18 @@ class Flow(nn.Module):
     def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """x plus the noise that `forward` adds to it; x itself if it has neither levels nor whole numbers."""
         self._check_data(x, False)
-        return self._dequantized(x, self._draws(x, generator))
+        return self._dequantize(x, self._draws(x, generator))[0]
 
-    def _dequantized(self, x: Tensor, draws: Draws) -> Tensor:
+    def _dequantize(self, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """x plus noise u, and -log q(u | x), or None where u is uniform or there is none."""
         if self.cells is not None:
-            return self.cells.noisy(x, draws.fold(0))
-        return x if self.levels is None else dequantize(x, self.dtype, draws.fold(0))
+            return self.cells.noisy(x, draws.fold(0)), None
+        if self.levels is None:
+            return x, None
+        if self.dequantizer is None:
+            return dequantize(x, self.dtype, draws.fold(0)), None
+        u, log_q = self.dequantizer(x, draws.fold(0), self.dtype)
+        return x.to(self.dtype) + u, -log_q
 
     # The flow
 
@@ -247,15 +267,17 @@ class Flow(nn.Module):
         context: Tensor | None,
         prepared: Prepared,
         log_det: bool = True,
-    ) -> tuple[Tensor, Tensor, Call]:
-        """The input of the body, the log-determinant so far, and the call for the body."""
+        sample: int = 0,
+    ) -> tuple[Tensor, Before, Call]:
+        """The input of the body, the terms so far, and the call for the body; `sample` counts draws of the noise."""
         self._check_data(x, dequantized)
-        draws = self._draws(x, generator)
+        draws, noise = self._draws(x, generator), None
+        draws = draws.fold(1 + sample) if sample else draws
         if not dequantized:
-            x = self._dequantized(x, draws)
+            x, noise = self._dequantize(x, draws)
         given = self._given(context, len(x))
         x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
-        return x, before, Call(draws.fold(1), prepared.body, given, log_det)
+        return x, Before(before, noise), Call(draws.fold(1), prepared.body, given, log_det)
 
     def _encode(
         self,
@@ -264,11 +286,12 @@ class Flow(nn.Module):
         dequantized: bool,
         context: Tensor | None,
         prepared: Prepared | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """z, the log-determinant of the preprocessing, and the body's."""
+        sample: int = 0,
+    ) -> tuple[Tensor, Before, Tensor]:
+        """z, the terms of what comes before the body, and the body's log-determinant."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, before, call = self._before(x, generator, dequantized, context, prepared)
+            x, before, call = self._before(x, generator, dequantized, context, prepared, sample=sample)
             z, after = self.body.push(x, call)
         self._check_computed(x, "F(x)", z, after)
         return z, before, after
@@ -281,9 +304,9 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
+        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any; less log q of learned noise."""
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
-        return z, before + after
+        return z, before.total + after
 
     def inverse(
         self,
@@ -313,8 +336,12 @@ class Flow(nn.Module):
         dequantized: bool = False,
         context: Tensor | None = None,
         prepared: Prepared | None = None,
+        importance: int = 1,
     ) -> Tensor:
         """log p(x) per sample in nats, in data space, every term counted.
+
+        Of integer levels it is a bound: the expectation over the noise is at most log p(x). With more samples of the noise,
+        log of the mean of p(x + u) / q(u | x), it comes closer.
 
         Args:
             x: Samples; integer levels as uint8 where the flow has levels.
@@ -322,13 +349,19 @@ class Flow(nn.Module):
             dequantized: Whether x holds levels, or whole numbers, plus noise already.
             context: A vector for each sample, or one for all, for a conditional flow.
             prepared: What `prepare()` returned, if the caller has it.
+            importance: Samples of the noise of each image.
         """
+        if importance < 1:
+            raise OptionError(f"importance={importance} must be at least 1.")
         if self.averages and not dequantized:
             return self._over_cells(x, generator, context, prepared)[0]
-        z, before, after = self._encode(x, generator, dequantized, context, prepared)
-        base = self.base_log_prob(z)
-        self._check_computed(x, "log p(x)", base)
-        return base + before + after
+        prepared, found = prepared or self.prepare(), []
+        for sample in range(importance if self.levels is not None and not dequantized else 1):
+            z, before, after = self._encode(x, generator, dequantized, context, prepared, sample)
+            base = self.base_log_prob(z)
+            self._check_computed(x, "log p(x)", base)
+            found.append(base + before.total + after)
+        return found[0] if len(found) == 1 else torch.logsumexp(torch.stack(found), 0) - math.log(len(found))
 
     @property
     def averages(self) -> bool:
@@ -357,12 +390,12 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Base, flow and preprocessing of samples that noise has been added to; they add up to the log-density."""
         z, before, after = self._encode(x, generator, True, context, prepared)
-        return self.base_log_prob(z), after, before
+        return self.base_log_prob(z), after, before.total
 
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What log p(x) is made of, per sample: the terms add up to `log_prob`.
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`; `noise` is -log q(u | x) of learned noise.
 
         For whole numbers, the terms are taken at the likeliest point of the cell, and `levels` is what the average over the
         cell adds to them.
@@ -370,14 +403,15 @@ class Flow(nn.Module):
         if self.averages:
             log_prob, parts = self._over_cells(x, generator, context, None)
             best = (parts[0] + parts[1] + parts[2]).argmax(0, keepdim=True)
-            base, after, before = (part.gather(0, best)[0] for part in parts[:3])
-            rest = log_prob - base - after - before
-            return {"base": base, "log_det": after, "preprocess": before, "levels": rest.nan_to_num(nan=0.0, neginf=-math.inf)}
+            base, after, front = (part.gather(0, best)[0] for part in parts[:3])
+            rest = log_prob - base - after - front
+            return {"base": base, "log_det": after, "preprocess": front, "levels": rest.nan_to_num(nan=0.0, neginf=-math.inf)}
         z, before, after = self._encode(x, generator, False, context, None)
-        levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
+        levels = torch.full_like(after, -self.dims * math.log(self.levels) if self.levels else 0.0)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base)
-        return {"base": base, "log_det": after, "preprocess": before - levels, "levels": levels}
+        terms = {"base": base, "log_det": after, "preprocess": before.log_det - levels, "levels": levels}
+        return terms if before.noise is None else {**terms, "noise": before.noise}
 
     def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
         """-log p(x) / (D ln 2), per sample."""
@@ -427,15 +461,15 @@ class Flow(nn.Module):
 
     # Guarantees
 
-    def stacks(self) -> list[ResidualBlock]:
-        """The stacks of residual blocks, in order."""
-        return [module for module in self.body.modules() if isinstance(module, ResidualBlock)]
+    def stacks(self) -> list[ContractionStack]:
+        """The stacks of residual or monotone blocks, in order."""
+        return [module for module in self.body.modules() if isinstance(module, ContractionStack)]
 
-    def named_blocks(self) -> list[tuple[str, ResidualBlock, int]]:
-        """The residual blocks in order, as (`scale.block`, stack, index in the stack)."""
+    def named_blocks(self) -> list[tuple[str, ContractionStack, int]]:
+        """The residual or monotone blocks in order, as (`scale.block`, stack, index in the stack)."""
         found = []
         for i, part in enumerate(_scales(self.body), 1):
-            stacks = [m for m in part.modules() if isinstance(m, ResidualBlock)]
+            stacks = [m for m in part.modules() if isinstance(m, ContractionStack)]
             blocks = [(stack, k) for stack in stacks for k in range(stack.blocks)]
             found += [(f"{i}.{j}", stack, k) for j, (stack, k) in enumerate(blocks, 1)]
         return found

@@ -109,6 +109,10 @@ class FrozenFlow(nn.Module):
             raise OptionError(f"what={what!r} cannot be exported; use 'log_prob' or 'encode'.")
         if self.flow.context:
             raise OptionError("A conditional flow cannot be exported; serve it with frozen().log_prob(x, context).")
+        if any(not stack.explicit for stack in self.flow.stacks()):
+            raise OptionError(
+                "Monotone blocks solve an equation in each pass, which cannot be exported; serve frozen().log_prob."
+            )
         if what == "log_prob":
             if self.flow.levels is not None or len(self.flow.shape) != 1:
                 raise OptionError(

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from idensenet.bijections import Bijection, Call, Chain, ResidualBlock
+from idensenet.bijections import Bijection, Call, Chain, ContractionStack, Invert
 from idensenet.errors import OptionError
 from idensenet.lipschitz import BlockCertificate, Certificate, LipschitzMap, OperatorNorms
 
-NamedBlocks = Sequence[tuple[str, ResidualBlock, int]]
+NamedBlocks = Sequence[tuple[str, ContractionStack, int]]
 
 
 def _norms(blocks: NamedBlocks) -> OperatorNorms:
@@ -48,7 +48,8 @@ def _leaves(body: Bijection, call: Call) -> list[tuple[Bijection, Call]]:
 def inverse_error(blocks: NamedBlocks, body: Bijection, z: Tensor, call: Call) -> Tensor:
     """A bound per sample: on the way back an error is divided by the lower constant of each part, and a solver adds its own."""
     parts = _leaves(body, call)
-    if {stack for _, stack, _ in blocks} != {part for part, _ in parts if isinstance(part, ResidualBlock)}:
+    formulas = {part.inner for part, _ in parts if isinstance(part, Invert) and getattr(part.inner, "explicit", False)}
+    if {stack for _, stack, _ in blocks} - formulas != {part for part, _ in parts if isinstance(part, ContractionStack)}:
         raise OptionError("The error of the inverse is bounded for chains of blocks, not for blocks inside of other parts.")
     norms = _norms(blocks)
     wide = z[:1].numel() ** 0.5 if norms.norm == 1 else 1.0  # of a Euclidean residual in that norm
@@ -58,13 +59,13 @@ def inverse_error(blocks: NamedBlocks, body: Bijection, z: Tensor, call: Call) -
         return bound / lower if lower > 0 else torch.full_like(bound, math.inf)
 
     for part, given in reversed(parts):
-        if not isinstance(part, ResidualBlock):
+        if not isinstance(part, ContractionStack):
             bound = divided(bound, part.bi_lipschitz(norms)[0])
             z, _ = part.pull(z, given)
             continue
         solutions = part.solve(z, given, raises=False)
         scales = [1.0] * part.blocks if part.norm is None else torch.exp(part.norm.log_scale.double()).amin(1).tolist()
         for L, scale, solution in reversed(list(zip(part.lipschitz(norms), scales, solutions, strict=True))):
-            bound = divided(bound, scale * max(0.0, 1 - L)) + wide * solution.error_bound(L)
+            bound = divided(bound, scale * part.constants(L)[0]) + wide * solution.error_bound(L)
         z = solutions[0].value
     return bound

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from idensenet.bijections import ActNorm, Bijection, Call, Chain
+from idensenet.dequantizer import Dequantizer
 from idensenet.flow import Flow, Prepared
 
 
@@ -85,8 +86,9 @@ class HybridFlow(Flow):
         levels: int | None,
         context: int = 0,
         integers: Sequence[int] = (),
+        dequantizer: Dequantizer | None = None,
     ) -> None:
-        super().__init__(body, shape, latent_shape, preprocess, levels, context, integers)
+        super().__init__(body, shape, latent_shape, preprocess, levels, context, integers, dequantizer)
         self.classifier = classifier
 
     @property
@@ -112,8 +114,8 @@ class HybridFlow(Flow):
         """z, the log-determinant if it is wanted, and the class logits."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, total, call = self._before(x, generator, dequantized, context, prepared, log_det)
-            features = []
+            x, before, call = self._before(x, generator, dequantized, context, prepared, log_det)
+            features, total = [], before.total
             for i, scale in enumerate(self.scales):
                 x, more = scale.push(x, call.part(i))
                 total = total + more

@@ -15,11 +15,13 @@ from idensenet.bijections import (
     Bounded,
     Chain,
     ConditionalAffine,
+    ContractionStack,
     Coupling,
     Flatten,
     Invert,
     InvertibleConv1x1,
     Logit,
+    MonotoneBlock,
     ResidualBlock,
     Split,
     Squeeze,
@@ -29,6 +31,7 @@ from idensenet.bijections import (
     coupling_net,
 )
 from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
+from idensenet.dequantizer import Dequantizer
 from idensenet.errors import OptionError, ShapeError, nearest
 from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow, VectorHead
@@ -136,6 +139,7 @@ class Builder:
         checked_norm(m.norm)
         self.pieces = Pieces(m.activation, m.coeff, m.lip, m.norm, m.learnable_concatenation, m.beta)
         self.built = 0  # blocks so far: the very first one differs
+        self.kind: type[ContractionStack] = ResidualBlock
         self.growths = (m.growth,) * len(m.blocks) if isinstance(m.growth, int) else m.growth
         if len(self.growths) != len(m.blocks):
             raise OptionError(f"growth={m.growth} must be one number, or one for each of the {len(m.blocks)} scales.")
@@ -144,8 +148,8 @@ class Builder:
         """The growth of a scale; -1 stands for the fully connected blocks at the end of an image model."""
         return self.model.fc_growth if scale < 0 else self.growths[scale]
 
-    def stack(self, g: Network | ConditionalNetwork, channels: int) -> ResidualBlock:
-        """Residual blocks with these networks, and an ActNorm behind each if the model has them."""
+    def stack(self, g: Network | ConditionalNetwork, channels: int, norm: bool = True) -> ContractionStack:
+        """Blocks with these networks, and an ActNorm behind each if the model has them."""
         m, logdet = self.model, self.config.logdet
         if m.start == "identity":
             closing = (g.inner if isinstance(g, ConditionalNetwork) else g).layers[-1]
@@ -153,12 +157,12 @@ class Builder:
             with torch.no_grad():
                 closing.weight.mul_(NEAR)
                 closing.bias.zero_()
-        return ResidualBlock(
+        return self.kind(
             g,
             make_log_det(logdet),
             make_log_det(logdet, evaluation=True),
             make_solver(self.config.solver),
-            ActNorm(channels, g.blocks) if m.actnorm else None,
+            ActNorm(channels, g.blocks) if m.actnorm and norm else None,
             self.config.train.memory == "save",
         )
 
@@ -217,7 +221,7 @@ class Builder:
             return Chain(scales), shapes
         rest = Chain(scales[len(m.blocks) - 1 :])
         for i in reversed(range(len(m.blocks) - 1)):
-            rest = Chain([scales[i], Split(shapes[i], rest)])
+            rest = Chain([scales[i], Split(shapes[i], rest, m.factor_prior == "conditional")])
         return rest, [(math.prod(m.shape),)]
 
     def bounded(self) -> Bounded:
@@ -253,11 +257,24 @@ class Builder:
             parts.append(Affine.normalize(m.mean, m.std))
         return Chain(parts)
 
+    def dequantizer(self) -> Dequantizer | None:
+        """The learned noise of a model that has any."""
+        m = self.model
+        if m.dequantization not in ("uniform", "variational"):
+            raise OptionError(f"dequantization={m.dequantization!r} is not known; use 'uniform' or 'variational'.")
+        if m.dequantization == "uniform":
+            return None
+        if m.levels is None:
+            raise OptionError("dequantization='variational' needs images with levels.")
+        return Dequantizer(m.shape, m.levels, m.dequantization_width)
+
     def flow(self) -> Flow:
         m = self.model
         _choose("block", m.block, BLOCKS)
         if m.start not in ("random", "identity"):
             raise OptionError(f"start={m.start!r} is not known; use 'random' or 'identity'.")
+        if m.factor_prior not in ("standard", "conditional"):
+            raise OptionError(f"factor_prior={m.factor_prior!r} is not known; use 'standard' or 'conditional'.")
         if m.squeezes < 0:
             raise OptionError(f"squeezes={m.squeezes} must not be negative.")
         if m.mix not in ("none", "whiten"):
@@ -266,13 +283,15 @@ class Builder:
             raise ShapeError(
                 f"shape={tuple(m.shape)} must be (D,) or (channels, height, width), and blocks={tuple(m.blocks)} positive."
             )
-        if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.levels):
-            raise OptionError("A conditional model (context) needs vectors without levels, and dense or residual blocks.")
+        if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in CONDITIONAL or m.levels):
+            raise OptionError(
+                f"A conditional model (context) needs vectors without levels, and one of {', '.join(CONDITIONAL)}."
+            )
         if m.integers and (len(m.shape) != 1 or m.levels or not {*m.integers} <= {*range(m.shape[0])}):
             raise OptionError(f"integers={m.integers} must be numbers of columns of a table; the shape is {m.shape}.")
-        body, shapes = self.body()
+        (body, shapes), noise = self.body(), self.dequantizer()
         if m.classes is None:
-            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers)
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers, noise)
         if len(m.shape) == 1:
             heads = Classifier({0: VectorHead(m.shape[0] + m.context, m.head_width)}, m.classes)
             return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers)
@@ -281,13 +300,14 @@ class Builder:
         scales = len(m.blocks)
         taps = [*range(scales - 1), len(shapes) - 1]
         classifier = Classifier({i: Head(shapes[i][0], m.head_width) for i in taps}, m.classes)
-        return HybridFlow(body, classifier, m.shape, shapes[-1], self.preprocess(), m.levels)
+        return HybridFlow(body, classifier, m.shape, shapes[-1], self.preprocess(), m.levels, dequantizer=noise)
 
 
 # Blocks by name
 
 BlockMaker = Callable[[Builder, Sequence[int], int, int], list[Bijection]]
 BLOCKS: Registry[list[Bijection]] = Registry("block")
+CONDITIONAL = ("dense", "residual", "monotone", "monotone-residual", "implicit")  # blocks that take a context
 
 
 def register_block(name: str, make: BlockMaker) -> None:
@@ -301,13 +321,25 @@ def register_block(name: str, make: BlockMaker) -> None:
     BLOCKS.register(name, make)
 
 
-def _dense(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+def _dense_net(builder: Builder, shape: Sequence[int], count: int, scale: int) -> Network | ConditionalNetwork:
     m, growth = builder.model, builder.growth(scale)
     if m.context:
         inner = dense_block([shape[0] + m.context_features], m.depth, growth, builder.pieces, outputs=shape[0], blocks=count)
-        return [builder.stack(builder.conditional(inner, shape[0]), shape[0])]
-    g = dense_block(shape, m.depth, growth, builder.pieces, m.fc_first if scale < 0 else None, blocks=count)
-    return [builder.stack(g, shape[0])]
+        return builder.conditional(inner, shape[0])
+    return dense_block(shape, m.depth, growth, builder.pieces, m.fc_first if scale < 0 else None, blocks=count)
+
+
+def _dense(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    return [builder.stack(_dense_net(builder, shape, count, scale), shape[0])]
+
+
+def _implicit(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+    """z + g_z(z) = x + g_x(x): a residual block, and one backwards (Lu et al., 2021)."""
+    parts: list[Bijection] = []
+    for _ in range(count):
+        there, back = (_dense_net(builder, shape, 1, scale) for _ in range(2))
+        parts += [builder.stack(there, shape[0]), Invert(builder.stack(back, shape[0], norm=False))]
+    return parts
 
 
 def _residual(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
@@ -351,6 +383,16 @@ def _nets(
     ]
 
 
+def _monotone(make: BlockMaker) -> BlockMaker:
+    """The same networks in monotone blocks."""
+
+    def made(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
+        builder.kind = MonotoneBlock
+        return make(builder, shape, count, scale)
+
+    return made
+
+
 def _coupling(builder: Builder, shape: Sequence[int], count: int, scale: int, mixed: bool = False) -> list[Bijection]:
     m, parts = builder.model, list[Bijection]()
     width = m.fc_width if scale < 0 else m.width
@@ -373,6 +415,10 @@ for _name, _make in {
     "dense": _dense,
     "residual": _residual,
     "extended": _extended,
+    "monotone": _monotone(_dense),
+    "monotone-residual": _monotone(_residual),
+    "monotone-extended": _monotone(_extended),
+    "implicit": _implicit,
     "coupling": _coupling,
     "glow": _glow,
 }.items():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from idensenet import bijections, hybrid, lipschitz, logdet, solve
+from idensenet.dequantizer import Dequantizer
 from idensenet.errors import InputError
 from idensenet.flow import Flow
 from idensenet.lipschitz import activations
@@ -40,7 +41,16 @@ CLASSES: dict[str, type] = {
     for kind in (
         *[kind for module in (bijections, lipschitz, logdet, solve) for kind in _public(module)],
         *[kind for kind in vars(activations).values() if inspect.isclass(kind) and issubclass(kind, lipschitz.Activation)],
-        *[ConditionalNetwork, Embedding, Flow, hybrid.HybridFlow, hybrid.Classifier, hybrid.Head, hybrid.VectorHead],
+        *[
+            ConditionalNetwork,
+            Dequantizer,
+            Embedding,
+            Flow,
+            hybrid.HybridFlow,
+            hybrid.Classifier,
+            hybrid.Head,
+            hybrid.VectorHead,
+        ],
         *LAYERS,
     )
 }

@@ -20,6 +20,7 @@ from idensenet.bijections import (
     Invert,
     InvertibleConv1x1,
     Logit,
+    MonotoneBlock,
     ResidualBlock,
     Split,
     Squeeze,
@@ -81,6 +82,12 @@ def saving(blocks: int = 1, norm: bool = False) -> ResidualBlock:
     return ResidualBlock(dense_block((3,), 2, 4, Pieces(), blocks=blocks), norm=actnorms((3,), blocks, norm), save=True)
 
 
+def monotone(shape: tuple[int, ...], blocks: int = 1, norm: bool = False, pieces: Pieces | None = None, save: bool = False):
+    """A stack of monotone blocks, with an ActNorm behind each if it is wanted."""
+    g = dense_block(shape, 2, 4, pieces or Pieces(), blocks=blocks)
+    return MonotoneBlock(g, norm=actnorms(shape, blocks, norm), save=save)
+
+
 class AtContext(Bijection):
     """A conditional bijection at one context: a bijection like any other, which ignores the context of a call."""
 
@@ -105,9 +112,9 @@ class AtContext(Bijection):
         return self.inner.bi_lipschitz(norms)
 
 
-def conditional(dims: int, blocks: int = 1, norm: bool = False) -> ResidualBlock:
+def conditional(dims: int, blocks: int = 1, norm: bool = False, kind=ResidualBlock):
     inner = dense_block([dims + 3], 2, 4, Pieces(), outputs=dims, blocks=blocks)
-    return ResidualBlock(ConditionalNetwork(inner, Embedding(2, 5, 3, blocks), dims), norm=actnorms((dims,), blocks, norm))
+    return kind(ConditionalNetwork(inner, Embedding(2, 5, 3, blocks), dims), norm=actnorms((dims,), blocks, norm))
 
 
 def whitening() -> Whiten:
@@ -182,12 +189,28 @@ CASES = {
     "three residual blocks, images, ActNorm": Case(lambda: residual((2, 3, 2), Pieces("elu"), False, 3, True), (2, 3, 2)),
     "three blocks, saving memory": Case(lambda: saving(3), (3,)),
     "three blocks, saving memory, ActNorm": Case(lambda: saving(3, True), (3,)),
+    "monotone block": Case(lambda: monotone((5,)), (5,)),
+    "monotone block, two dimensions": Case(lambda: monotone((2,), pieces=Pieces("lipswish", 0.9)), (2,)),
+    "monotone block, more dimensions": Case(lambda: monotone((10,)), (10,)),
+    "monotone block, images": Case(lambda: monotone((2, 3, 3), pieces=Pieces("leakylipswish")), (2, 3, 3)),
+    "monotone block, inf-norm": Case(lambda: monotone((4,), pieces=Pieces(norm=float("inf"))), (4,), norm=float("inf")),
+    "monotone block, residual net": Case(lambda: MonotoneBlock(residual((4,)).g), (4,)),
+    "monotone block, Newton": Case(lambda: MonotoneBlock(dense((10,)).g, solver=Newton()), (10,)),
+    "three monotone blocks": Case(lambda: monotone((2,), 3), (2,)),
+    "three monotone blocks, ActNorm": Case(lambda: monotone((4,), 3, norm=True), (4,)),
+    "three monotone blocks, images, ActNorm": Case(lambda: monotone((2, 3, 2), 3, norm=True), (2, 3, 2)),
+    "monotone blocks, saving memory": Case(lambda: monotone((3,), 2, norm=True, save=True), (3,)),
+    "monotone blocks, images, saving memory": Case(lambda: monotone((2, 3, 3), 2, save=True), (2, 3, 3)),
+    "conditional monotone blocks": Case(lambda: AtContext(conditional(3, 2, norm=True, kind=MonotoneBlock)), (3,)),
+    "conditional monotone block, more dimensions": Case(lambda: AtContext(conditional(9, kind=MonotoneBlock)), (9,)),
     "ActNorm, vectors": Case(lambda: ActNorm(5), (5,), tight=True),
     "ActNorm, images": Case(lambda: ActNorm(3), (3, 2, 4), tight=True),
     "squeeze": Case(Squeeze, (2, 2, 4), tight=True),
     "flatten": Case(lambda: Flatten((2, 3, 2)), (2, 3, 2), tight=True),
     "split, nothing behind": Case(lambda: Split((5,), Chain([])), (5,), tight=True),
     "split, flow behind": Case(lambda: Split((4, 2, 4), inner_flow()), (4, 2, 4)),
+    "conditional split": Case(lambda: Split((4, 2, 4), inner_flow(), conditional=True), (4, 2, 4)),
+    "conditional split, vectors": Case(lambda: Split((5,), ActNorm(3), conditional=True), (5,)),
     "split in a split": Case(
         lambda: Chain([ActNorm(4), Split((4, 2, 2), Chain([Squeeze(), dense((8, 1, 1)), Split((8, 1, 1), ActNorm(4))]))]),
         (4, 2, 2),
@@ -271,3 +294,29 @@ def inverse_reference(f, y: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
         matrix = jacobian(f, start).detach()
         x = start.detach() - torch.linalg.solve(matrix, (f(start.detach()) - y).flatten(1)).view_as(start)
     return x, -torch.linalg.slogdet(jacobian(f, x)).logabsdet
+
+
+def monotone_reference(bijection: Bijection, x: Tensor, back: bool = False) -> tuple[Tensor, Tensor]:
+    """Value and log|det| of monotone blocks by brute force, either way, both with first derivatives.
+
+    w comes from Newton steps with autograd's Jacobian, and the log-determinant from the Jacobian of g at w.
+    """
+    stack, context = (bijection.inner, bijection.c) if isinstance(bijection, AtContext) else (bijection, None)
+    given = None if context is None else context.expand(len(x), -1)
+    gs = stack.branches(stack.call(x, None, given))
+    total, root = torch.zeros(len(x), dtype=x.dtype), 2**0.5
+    for k, g in reversed(list(enumerate(gs))) if back else enumerate(gs):
+        norm = None if stack.norm is None else (stack.norm.log_scale[k], stack.norm.shift[k])
+        if norm and back:
+            x, total = stack.norm.affine_inverse(x, *norm), total - stack.norm.log_det(x, norm[0])
+        sign = -1 if back else 1
+        w, _ = inverse_reference(lambda w, g=g, sign=sign: (w + sign * g(w)) / root, x, x.detach())
+        for _ in range(3):
+            w, _ = inverse_reference(lambda w, g=g, sign=sign: (w + sign * g(w)) / root, x, w)
+        J = jacobian(g, w)
+        logs = [torch.linalg.slogdet(torch.eye(J.shape[1], dtype=J.dtype) + s * J).logabsdet for s in (-sign, sign)]
+        x, total = (w - sign * g(w)) / root, total + logs[0] - logs[1]
+        if norm and not back:
+            total = total + stack.norm.log_det(x, norm[0])
+            x = stack.norm.affine(x, *norm)
+    return x, total

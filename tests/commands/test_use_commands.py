@@ -175,7 +175,7 @@ def test_the_round_trip_is_drawn_and_its_error_small(moons, digits, tmp_path, ca
 
 def test_the_certificate_is_printed(moons, capsys):
     assert main(["certify", str(moons)]) == 0
-    assert "every residual block is contractive" in capsys.readouterr().out
+    assert "every block is contractive" in capsys.readouterr().out
 
 
 def test_reports_and_tensorboard_events_are_written(moons):

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from idensenet.lipschitz import Activation, register_activation
 
-NAME = "sine"
+NAME = "wave"
 
 
-class Sine(Activation):
+class Wave(Activation):
     """sin(a x) / a with a = 1 + rate^2; constant 1."""
 
     def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
@@ -20,8 +20,8 @@ class Sine(Activation):
         return (torch.sin(a * x) / a,), lambda: (torch.cos(a * x),)
 
 
-class Other(Sine):
+class Other(Wave):
     """Another one."""
 
 
-register_activation(NAME, Sine)
+register_activation(NAME, Wave)

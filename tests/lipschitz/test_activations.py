@@ -155,6 +155,45 @@ def test_clipswish_has_the_constant_of_the_paper(beta):
     assert largest_slope(act("clipswish", beta), 2) == pytest.approx(1.00397 / 1.004, abs=1e-5)
 
 
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_cpila_constant_is_the_supremum_in_its_norm(norm):
+    made = act("cpila", norm=norm)
+    found = largest_slope(made, norm)
+    assert found <= made.lipschitz(norm) <= found + 1e-6
+    assert 0.998 < made.lipschitz(norm) <= 1.0
+
+
+def test_cpila_hardly_attenuates():
+    """Before the division by 1.06 the norm of its derivative lies between 1 and 1.05882, which it has at +-0.6."""
+    size = 1.06 * slopes(act("cpila"), torch.linspace(-20, 20, 400_001, dtype=torch.float64)).norm(dim=0)
+    assert float(size.min()) == pytest.approx(1.0, abs=1e-6)
+    assert float(size.max()) == pytest.approx(1.05882, abs=1e-5)
+    at = slopes(act("cpila"), torch.tensor([-0.6, 0.6], dtype=torch.float64)).norm(dim=0) * 1.06
+    torch.testing.assert_close(at, size.max().expand(2), rtol=1e-9, atol=0)
+
+
+def test_cpila_has_two_derivatives_at_its_seams():
+    made, step = act("cpila"), 1e-6
+    for seam in (-0.2, 0.2):
+        x = torch.tensor([seam - step, seam, seam + step], dtype=torch.float64).requires_grad_()
+        derivatives = torch.cat(made.linearize(x[:, None])[1], 1)
+        second = torch.stack([torch.autograd.grad(d.sum(), x, retain_graph=True)[0] for d in derivatives.T])
+        for each, limit in ((derivatives.detach().T, 1e-5), (second, 1e-3)):
+            assert float((each - each[:, 1:2]).abs().max()) < limit
+        torch.testing.assert_close(slopes(made, x.detach()), derivatives.detach().T, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", BETAS)
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_sine_constant_is_the_supremum_in_its_norm_and_in_the_euclidean_one_it_is_everywhere(beta, norm):
+    made = act("sine", beta, norm=norm)
+    found = largest_slope(made, norm)
+    assert made.lipschitz(norm) == pytest.approx(1.0, abs=1e-12)
+    assert 0.999 < found <= made.lipschitz(norm) + 1e-12
+    size = slopes(act("sine", beta), torch.linspace(-9, 9, 1001, dtype=torch.float64)).norm(dim=0)
+    torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-12, atol=0)
+
+
 def test_clipswish_made_for_one_norm_knows_its_constant_in_another():
     made = act("clipswish", 0.5, norm=2)
     for norm in (1, 2, math.inf):
@@ -248,7 +287,7 @@ def test_a_new_activation_is_used_by_name(blocks, kind):
 
 
 def test_a_name_is_taken_once():
-    register_activation(new_activation.NAME, new_activation.Sine)  # the same again changes nothing
+    register_activation(new_activation.NAME, new_activation.Wave)  # the same again changes nothing
     with pytest.raises(OptionError, match=f"The activation '{new_activation.NAME}' exists already"):
         register_activation(new_activation.NAME, new_activation.Other)
     assert new_activation.NAME in ACTIVATIONS

@@ -237,7 +237,7 @@ def test_a_certificate_reports_the_largest_bound_and_whoever_fails():
     fine = Certificate(math.inf, (good,), 0.5, 2.0)
     assert fine.contractive
     assert "inf-norm" in str(fine)
-    assert "every residual block is contractive" in str(fine)
+    assert "every block is contractive" in str(fine)
     assert "NOT CERTIFIED" not in str(fine)
     empty = Certificate(2.0, (), 1.0, 1.0)
     assert empty.L == 0.0

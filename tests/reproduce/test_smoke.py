@@ -14,7 +14,7 @@ from idensenet.flow import Flow
 from idensenet.lipschitz import activation
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.concatenation import concatenation_weights
-from idensenet.reproduce import density, eta, figures, hybrids, images, matching, runtime, signal, toy, variants
+from idensenet.reproduce import beyond, density, eta, figures, hybrids, images, matching, runtime, signal, toy, variants
 from idensenet.reproduce.catalog import EXPERIMENTS
 from idensenet.reproduce.experiment import Cell, Table
 from idensenet.reproduce.runs import Pool
@@ -73,6 +73,8 @@ def test_every_experiment_of_the_issue_is_there():
         "samples-hybrid",
         "table-runtime",
         "figure-eta",
+        "beyond-toy",
+        "beyond-images",
     }
 
 
@@ -206,7 +208,20 @@ def test_full_toy_runs_are_as_published():
     for plan in toy.EXPERIMENTS[0].plans("cpu"):
         assert "train.max_steps" not in plan.options  # the recipe's 50,000
     names = [plan.name for plan in toy.EXPERIMENTS[0].plans("cpu")]
-    assert len(names) == len(set(names)) == 3 * (1 + 4 * 3) + 5 * 3
+    assert len(names) == len(set(names)) == 3 * (1 + 5 * 3) + 5 * 4
+
+
+def test_beyond_toy(made):
+    found, runs = made("beyond-toy")
+    entropy = toy_set("checkerboard").entropy
+    for key in beyond.KEYS:
+        config = runs[beyond.toy_plan(key, "checkerboard", 0, "smoke").name].config
+        assert (config.model.block, config.model.activation) == key
+        assert config.logdet.method == "exact"
+        for table in (0, 1):  # at equal steps and at equal time
+            assert entropy < cells(found, table)[beyond.title(key), "checkerboard"]["ours"] < 6
+    assert len(found["claims"]) == 3 + 4 + 1 + 1
+    assert len(beyond.EXPERIMENTS[0].plans("cpu")) == 6 * 8 * 3
 
 
 # Images
@@ -277,13 +292,28 @@ def test_samples_look_at_the_model_and_the_data(made):
 
 def test_activation_columns_have_their_activation(made):
     found, runs = made("table-activations")
-    for (model, name), variant in variants.ACTIVATION_VARIANTS.items():
-        config = runs[variant.tiny].config.model
+    for (model, name), variant in {**variants.ACTIVATION_VARIANTS, **variants.LATER}.items():
+        run = runs[variant.plan("smoke").name]
+        config = run.config.model
         assert config.activation == name.lower()
         assert config.block == ("dense" if model == "i-DenseNet" else "residual")
-        assert cells(found)[model, name]["ours"] == pytest.approx(bits(runs[variant.tiny]))
+        assert cells(found)[model, name]["ours"] == pytest.approx(bits(run))
         assert cells(found)[model, name]["ours"] < 3.7  # it was above four before training
-    assert len({cell["ours"] for cell in cells(found).values()}) == 6
+    assert len({cell["ours"] for cell in cells(found).values()}) == 10
+
+
+def test_beyond_images(made):
+    found, runs = made("beyond-images")
+    for key in beyond.KEYS:
+        run = runs[beyond.variant(key).plan("smoke").name]
+        assert (run.config.model.block, run.config.model.activation) == key
+        assert cells(found)[beyond.title(key), "bits/dim"]["ours"] == pytest.approx(bits(run))
+    learned = runs[beyond.LEARNED.plan("smoke").name].flow
+    assert any(bool(p.any()) for p in learned.dequantizer.nets[0][-1].parameters())  # it has left the uniform noise
+    for name in ("uniform noise", "learned noise"):
+        bound, closer = (cells(found, 1)[name, column]["ours"] for column in ("bound", "importance-weighted"))
+        assert closer < bound + 0.02
+    assert "beyond-images" in EXPERIMENTS
 
 
 def test_depths(made):

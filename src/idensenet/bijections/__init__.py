@@ -8,7 +8,8 @@ from idensenet.bijections.conditional import ConditionalAffine
 from idensenet.bijections.conv1x1 import InvertibleConv1x1
 from idensenet.bijections.coupling import Coupling, channel_mask, checkerboard_mask, coupling_net
 from idensenet.bijections.elementwise import Affine, Logit
-from idensenet.bijections.residual import ResidualBlock
+from idensenet.bijections.monotone import MonotoneBlock
+from idensenet.bijections.residual import ContractionStack, ResidualBlock
 from idensenet.bijections.split import Split
 from idensenet.bijections.squeeze import Flatten, Squeeze
 from idensenet.bijections.whiten import Whiten
@@ -21,11 +22,13 @@ __all__ = [
     "Call",
     "Chain",
     "ConditionalAffine",
+    "ContractionStack",
     "Coupling",
     "Flatten",
     "Invert",
     "InvertibleConv1x1",
     "Logit",
+    "MonotoneBlock",
     "ResidualBlock",
     "Split",
     "Squeeze",

@@ -1,7 +1,8 @@
-"""x + g(x) with Lip(g) < 1: one block, or a stack of blocks of one shape."""
+"""Stacks of blocks of one shape, each made of a contraction g, Lip(g) < 1; and the residual block x + g(x)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from idensenet.bijections.actnorm import ActNorm
 from idensenet.bijections.base import Bijection, Call, no_log_det
+from idensenet.draws import Draws
 from idensenet.errors import OptionError
 from idensenet.lipschitz.branch import Branch, Plan
 from idensenet.lipschitz.certificate import OperatorNorms
@@ -26,26 +28,22 @@ Tensors = Sequence[Tensor]
 Walk = Callable[[Tensor, Sequence[Tensors], Tensors, Tensors], tuple[Tensor, Tensor]]
 
 
-class ResidualBlock(Bijection):
-    """x <- x + g_k(x) for each of the K blocks of g, or x + g_k(x, context), with an ActNorm behind each if one is given.
+class ContractionStack(Bijection):
+    """K blocks made of contractions g_k, in turn, with an ActNorm behind each if one is given.
+
+    A subclass says what a block is: `series`, `forward_block`, `inverse_block` and `constants`, and what is `compiled`.
 
     Args:
         g: The networks.
         log_det: The estimator of log-determinants in training.
         eval_log_det: The estimator in evaluation; `log_det` by default.
-        solver: Finds the inverse.
+        solver: Solves the equations of a block.
         norm: An ActNorm of K blocks.
         save: Save memory: rebuild each block in the backward pass instead of keeping it.
-
-    >>> from idensenet.lipschitz import Pieces, dense_block
-    >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces(), blocks=4))
-    >>> x = torch.randn(5, 2)
-    >>> y, log_det = block(x)
-    >>> bool(torch.allclose(block.inverse(y)[0], x, atol=1e-5))
-    True
     """
 
-    series = LOG_ONE_PLUS
+    series: PowerSeries  # f with log|det| = tr f(J) of a block
+    explicit: bool  # whether the forward pass of a block is a formula, with nothing to solve
 
     def __init__(
         self,
@@ -63,7 +61,25 @@ class ResidualBlock(Bijection):
         self.log_det = log_det or ExactLogDet()
         self.eval_log_det = eval_log_det or self.log_det
         self.solver = solver or Anderson()
-        self.walk: Walk | None = None  # the compiled stack, for exact log-determinants
+        self.walk: Any = None  # what is compiled for exact log-determinants
+
+    # What a block is
+
+    @abstractmethod
+    def forward_block(self, g: Branch | Given, x: Tensor, method: LogDet | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        """F(x) of one block, and what `method` measures of its log-determinant, if there is one."""
+
+    @abstractmethod
+    def inverse_block(self, g: Branch | Given, y: Tensor) -> Solution:
+        """x with F(x) = y of one block, with implicit gradients; its error is at most residual / (1 - L)."""
+
+    @abstractmethod
+    def constants(self, bound: float) -> tuple[float, float]:
+        """The bi-Lipschitz constants of a block whose g has this bound."""
+
+    @abstractmethod
+    def compiled(self) -> Any:
+        """What is compiled for exact log-determinants: a `Walk`, if blocks are explicit."""
 
     @property
     def blocks(self) -> int:
@@ -96,23 +112,18 @@ class ResidualBlock(Bijection):
         self.g.check(x)
         method = self.log_det if self.training else self.eval_log_det
         scales, x = self._scales(ready=not call.learn), self.g.plan.kind.laid_out(x)
-        whole = self.walk is not None and call.log_det and not self.save and torch.is_grad_enabled()
+        whole = self.explicit and self.walk is not None and call.log_det and not self.save and torch.is_grad_enabled()
         found: list[Tensor] = []
         if whole and isinstance(method, ExactLogDet):
             embedded = [self.g.embedded(call.context)] if isinstance(self.g, ConditionalNetwork) else []
             factors = [] if self.norm is None else [self.norm.log_scale, self.norm.shift]
-            assert self.walk is not None
             y, measures = self.walk(x, call.prepared.steps, embedded, factors)
             found = list(measures.unbind())
         else:
             y = x
             for k, (g, scale) in enumerate(zip(self.branches(call), scales, strict=True)):
-                if call.log_det:
-                    gx, measured = method.measure(g, y, call.draws.fold(k), self.series, self.save)
-                    found.append(measured)
-                else:
-                    gx = g(y)
-                y = y + gx
+                y, measured = self.forward_block(g, y, method if call.log_det else None, call.draws.fold(k))
+                found += [] if measured is None else [measured]
                 if scale is not None and self.norm is not None:
                     if call.learn:
                         self.norm.learn(y, k)
@@ -140,11 +151,11 @@ class ResidualBlock(Bijection):
         found: list[Solution] = []
         for g, scale in reversed(list(zip(self.branches(call), self._scales(), strict=True))):
             y = y if scale is None or self.norm is None else self.norm.affine_inverse(y, *scale)
-            solution = solve(g, y, self.solver)
+            solution = self.inverse_block(g.eager(), y)
             if raises:
                 solution.raise_unless_converged()
-            y = with_implicit_gradient(g, self.solver, solution.value, y)
-            found.append(replace(solution, value=y))
+            y = solution.value
+            found.append(solution)
         return found[::-1]
 
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
@@ -159,8 +170,8 @@ class ResidualBlock(Bijection):
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
         lower, upper = (1.0, 1.0) if self.norm is None else self.norm.bi_lipschitz(norms)
-        for bound in self.lipschitz(norms):
-            lower, upper = lower * max(0.0, 1 - bound), upper * (1 + bound)
+        for a, b in map(self.constants, self.lipschitz(norms)):
+            lower, upper = lower * a, upper * b
         return lower, upper
 
     # Speed
@@ -168,11 +179,42 @@ class ResidualBlock(Bijection):
     def compile_blocks(self, on: bool = True) -> None:
         """Compile the function of a block, and with exact log-determinants the whole stack; or stop using compiled code."""
         exact = isinstance(self.log_det, ExactLogDet)
-        self.walk = compiled_walk(self.g.plan, self.series) if on and exact else None
+        self.walk = self.compiled() if on and exact else None
         self.g.compile_functions(on)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "walk": None}  # compiled functions stay behind
+
+
+class ResidualBlock(ContractionStack):
+    """x <- x + g_k(x) for each of the K blocks of g, or x + g_k(x, context).
+
+    >>> from idensenet.lipschitz import Pieces, dense_block
+    >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces(), blocks=4))
+    >>> x = torch.randn(5, 2)
+    >>> y, log_det = block(x)
+    >>> bool(torch.allclose(block.inverse(y)[0], x, atol=1e-5))
+    True
+    """
+
+    series = LOG_ONE_PLUS
+    explicit = True
+
+    def forward_block(self, g: Branch | Given, x: Tensor, method: LogDet | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        if method is None:
+            return x + g(x), None
+        gx, measured = method.measure(g, x, draws, self.series, self.save)
+        return x + gx, measured
+
+    def inverse_block(self, g: Branch | Given, y: Tensor) -> Solution:
+        solution = solve(g, y, self.solver)
+        return replace(solution, value=with_implicit_gradient(g, self.solver, solution.value, y))
+
+    def constants(self, bound: float) -> tuple[float, float]:
+        return max(0.0, 1 - bound), 1 + bound
+
+    def compiled(self) -> Walk:
+        return compiled_walk(self.g.plan, self.series)
 
 
 def compiled_walk(plan: Plan, f: PowerSeries) -> Walk:

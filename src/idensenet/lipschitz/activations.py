@@ -3,7 +3,8 @@
 `lipschitz(p)` is the constant for the p-norm on both sides, for p = 1, 2, infinity. A concatenated activation maps each
 number to two, so its constants differ: they are the p-norm of the pair of derivatives. With d the derivative of swish,
 d(x) + d(-x) = 1 and sup d = 1.09984 (at every b > 0), which gives |d| + |1 - d| <= 1.19968 for p = 1, and
-sqrt(d^2 + (1 - d)^2) <= 1.10437 for p = 2.
+sqrt(d^2 + (1 - d)^2) <= 1.10437 for p = 2. The derivative of pila lies between -19 exp(-4) and 1, and CPila
+has both at one point, so hypot(1, 19 exp(-4)) <= 1.05882 for p = 2; for p = 1 the pair is largest at zero, 4 / e <= 1.47152.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Slopes = tuple[Tensor | None, ...]  # None, though never the first, stands for a
 Curves = tuple[Values, Callable[[], Slopes]]
 Mix = tuple[tuple[float, ...], ...]
 SWISH_SLOPE = 1.0998394  # sup of (x sigmoid(x))', rounded up
+PILA_SLOPE = 0.3479972  # -inf of pila', rounded up
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def swish(x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
 
 
 class Swish(Activation):
-    """Activations with a factor b = softplus(beta) inside a sigmoid; beta is learned and starts at 0.5."""
+    """Activations phi(b x) / b with a factor b = softplus(beta), most of them in a sigmoid; beta is learned, from 0.5."""
 
     scale = 1 / 1.1
 
@@ -175,6 +177,58 @@ class CLipSwish(Swish):
         return pair[float(norm)] * self.scale
 
 
+class Sine(Swish):
+    """[sin(b x) ; cos(b x)] / b along channels, b = softplus(beta): nothing is attenuated, the norm is one everywhere."""
+
+    expansion = 2
+
+    def __init__(self, blocks: int = 1, norm: float = 2.0) -> None:
+        super().__init__(blocks, norm)
+        self.scale = 1 / math.sqrt(2) if self.norm == 1 else 1.0
+
+    def folded(self, behind: bool = True) -> Folded:
+        b = F.softplus(self.beta).clamp(min=0.01)  # cos(0) / b is a constant that must not grow
+        return Folded(b if behind else None, self.scale / b, () if behind else (b,))
+
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        t = x if not own else own[0] * x
+        sin, cos = torch.sin(t), torch.cos(t)
+        return (sin, cos), lambda: (cos, -sin) if not own else (own[0] * cos, -own[0] * sin)
+
+    def lipschitz(self, norm: float) -> float:
+        return self.scale * (math.sqrt(2) if norm == 1 else 1.0)
+
+
+def pila(x: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """x above zero, (t^3/2 - t^2 + t) exp(t) / 5 with t = 5 x below; the derivative there is (t^3/2 + t^2/2 - t + 1) exp(t)."""
+    t = 5 * x.clamp(max=0)
+    decay = torch.exp(t)
+    value = torch.relu(x) + 0.2 * t * (t * (t / 2 - 1) + 1) * decay
+    return value, lambda: (t * (t * (t + 1) / 2 - 1) + 1) * decay
+
+
+class CPila(Activation):
+    """[pila(x - 0.2) ; pila(-x - 0.2)] / c along channels, c = 1.06 for the Euclidean norm (Ahn et al., 2022).
+
+    Before the division the norm of its derivative lies between 1 and 1.0589: it hardly attenuates anything.
+    """
+
+    expansion = 2
+    divisors = {1.0: 1.4716, 2.0: 1.06, math.inf: 1.0}  # noqa: RUF012
+
+    def folded(self, behind: bool = True) -> Folded:
+        scale = 1 / self.divisors[self.norm]
+        return Folded(mix=((scale, 0.0), (0.0, scale)))
+
+    def curves(self, x: Tensor, *own: Tensor) -> Curves:
+        (above, rising), (below, falling) = pila(x - 0.2), pila(-x - 0.2)
+        return (above, below), lambda: (rising(), -falling())
+
+    def lipschitz(self, norm: float) -> float:
+        pair = {1.0: 4 / math.e, 2.0: math.hypot(1, PILA_SLOPE), math.inf: 1.0}
+        return pair[float(norm)] / self.divisors[self.norm]
+
+
 class CReLU(Activation):
     """[relu(x) ; relu(-x)] along channels."""
 
@@ -225,7 +279,7 @@ class Identity(Activation):
 
 
 ACTIVATIONS: Registry[Activation] = Registry("activation")
-for _kind in (LipSwish, LeakyLipSwish, CLipSwish, CReLU, ReLU, ELU, Tanh, Sigmoid, Identity):
+for _kind in (LipSwish, LeakyLipSwish, CLipSwish, CPila, Sine, CReLU, ReLU, ELU, Tanh, Sigmoid, Identity):
     ACTIVATIONS.register(_kind.__name__.lower(), _kind)
 
 

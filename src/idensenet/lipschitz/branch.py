@@ -194,6 +194,10 @@ class Branch:
         assert product is not None
         return value, product, BranchMap(self, slopes)
 
+    def eager(self) -> Branch:
+        """The same without compiled functions: solvers meet one batch size after another, and each would be compiled anew."""
+        return Branch(self.plan, self.parts)
+
     def tensors(self) -> list[Tensor]:
         """All tensors that a gradient may be asked for."""
         return [tensor for part in self.parts for tensor in part]

@@ -24,7 +24,7 @@ class OperatorNorms:
 
 @dataclass(frozen=True)
 class BlockCertificate:
-    """A bound L on Lip(g) of one residual block, and the bounds it is made of."""
+    """A bound L on Lip(g) of one block, and the bounds it is made of."""
 
     name: str
     L: float
@@ -46,12 +46,12 @@ class Certificate:
 
     @property
     def L(self) -> float:
-        """The largest bound of any block; 0 when there is no residual block."""
+        """The largest bound of any block; 0 when there is no block with a g."""
         return max((block.L for block in self.blocks), default=0.0)
 
     @property
     def contractive(self) -> bool:
-        """Whether every residual block is certified to be invertible."""
+        """Whether every block is certified to be invertible."""
         return all(block.contractive for block in self.blocks)
 
     def __str__(self) -> str:
@@ -61,6 +61,6 @@ class Certificate:
             invertible = "invertible" if block.contractive else "NOT CERTIFIED"
             lines.append(f"block {block.name:<6} L {block.L:.4f}  {invertible}  layers {layers}")
         bad = [block.name for block in self.blocks if not block.contractive]
-        verdict = f"not contractive: {', '.join(bad)}" if bad else "every residual block is contractive"
+        verdict = f"not contractive: {', '.join(bad)}" if bad else "every block is contractive"
         lines.append(f"bi-Lipschitz constants {self.lower:.3g} and {self.upper:.3g}; largest L {self.L:.4f}; {verdict}")
         return "\n".join(lines)

@@ -119,6 +119,10 @@ class Given:
     def replaced(self, tensors: Sequence[Tensor]) -> Given:
         return Given(self.inner.replaced(tensors[:-1]), tensors[-1])
 
+    def eager(self) -> Given:
+        """The same without compiled functions."""
+        return Given(self.inner.eager(), self.embedded)
+
     def take(self, index: Tensor) -> Given:
         """At the contexts of some samples only."""
         return Given(self.inner, self.embedded[index])

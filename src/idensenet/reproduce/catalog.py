@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from idensenet.errors import UnknownNameError, nearest
-from idensenet.reproduce import density, eta, figures, hybrids, matching, parameters, runtime, signal, toy, variants
+from idensenet.reproduce import beyond, density, eta, figures, hybrids, matching, parameters, runtime, signal, toy, variants
 from idensenet.reproduce.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for part in (parameters, signal, figures, toy, matching, density, variants, hybrids, runtime, eta)
+    for part in (parameters, signal, figures, toy, matching, density, variants, hybrids, runtime, eta, beyond)
     for experiment in part.EXPERIMENTS
 }
 

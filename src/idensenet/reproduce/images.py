@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -57,13 +57,18 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A model of the comparison: its recipe at the small budget, and the paper's."""
+    """A model of the comparison: its recipe at the small budget, and the paper's; and options that differ from them."""
 
     tiny: str
     small: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def recipe(self, budget: str) -> str:
         return self.small if budget == "paper" else self.tiny
+
+    def plan(self, budget: str, seed: int = 0) -> Plan:
+        name = "-".join([self.recipe(budget), *map(str, self.options.values())])
+        return plan(self.recipe(budget), budget, self.options, name, seed)
 
 
 def cpu_settings() -> dict[str, Any]:
@@ -81,7 +86,7 @@ def plan(recipe: str, budget: str, options: Mapping[str, Any] | None = None, nam
 
 
 def variant_plans(variants: Sequence[Variant], budget: str, seeds: int = 1) -> list[Plan]:
-    return [plan(variant.recipe(budget), budget, seed=seed) for variant in variants for seed in range(seeds)]
+    return [variant.plan(budget, seed) for variant in variants for seed in range(seeds)]
 
 
 def runs_of(work: Work, variant: Variant, seeds: int = 1) -> list[Trained]:

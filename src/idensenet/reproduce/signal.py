@@ -18,6 +18,8 @@ NAMES = {
     "lipswish": "LipSwish",
     "leakylipswish": "LeakyLipSwish",
     "clipswish": "CLipSwish",
+    "cpila": "CPila",
+    "sine": "sine pair",
     "crelu": "CReLU",
     "identity": "identity",
 }

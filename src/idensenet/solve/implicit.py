@@ -31,29 +31,34 @@ class _Transposed(PerSample):
         return _Transposed(self.J.take(index))
 
 
+def check_first_derivative() -> None:
+    """Raises an error in the backward pass of a function whose gradient has no graph."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
+
+
 class _ImplicitInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Linearizable, solver: Solver, x: Tensor, y: Tensor, *tensors: Tensor) -> Tensor:
         ctx.g, ctx.solver = g, solver
-        ctx.save_for_backward(x, *tensors)
-        return x.clone()
+        solution = x.clone()
+        ctx.save_for_backward(solution, *tensors)  # what comes out is kept by what comes next anyway
+        return solution
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError("The inverse has first derivatives only (create_graph=True was asked for).")
+        check_first_derivative()
         x, *tensors = ctx.saved_tensors
         (grad,) = grads
         with EXACT.products(x.device):
             leaves = fresh(tensors, ctx.needs_input_grad[4:])
-            g = ctx.g.replaced(leaves)
-            _, J = g.linearize(x)
+            with torch.enable_grad():
+                gx, J = ctx.g.replaced(leaves).linearize(x.detach())
             scale = size(grad).clamp(min=torch.finfo(grad.dtype).tiny) / math.prod(grad.shape[1:]) ** 0.5
             solution = solve(_Transposed(J), grad / wide(scale, grad), Anderson(ctx.solver.tol))
             solution.raise_unless_converged()
             w = solution.value * wide(scale, grad)
-            with torch.enable_grad():
-                found = gradients([g(x.detach())], leaves, [-w])
+            found = gradients([gx], leaves, [-w])
         return None, None, None, w, *found
 
 

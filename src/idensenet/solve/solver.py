@@ -71,6 +71,14 @@ def size(r: Tensor) -> Tensor:
     return torch.where(torch.isfinite(norm), norm, torch.where(torch.isfinite(scaled), scaled, torch.nan))
 
 
+def goals(y: Tensor, solver: Solver) -> Tensor:
+    """The residual asked for, for each sample."""
+    default = 1e-12 if y.dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
+    tol = default if solver.tol is None else solver.tol
+    rounding = size(2 * torch.finfo(y.dtype).eps * y)  # which no y makes infinite
+    return torch.clamp(rounding, min=tol * math.prod(y.shape[1:]) ** 0.5)
+
+
 @torch.no_grad()
 def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
     """x with x + g(x) = y, to the solver's tolerance where it can be had."""
@@ -79,10 +87,7 @@ def solve(g: Function, y: Tensor, solver: Solver) -> Solution:
 
 
 def _solve(g: Function, y: Tensor, solver: Solver) -> Solution:
-    default = 1e-12 if y.dtype == torch.float64 else 5e-7  # a hundred blocks add up to 1e-5
-    tol = default if solver.tol is None else solver.tol
-    dims = math.prod(y.shape[1:])
-    goal = torch.clamp(size(2 * torch.finfo(y.dtype).eps * y), min=tol * dims**0.5)  # which no y makes infinite
+    goal = goals(y, solver)
     value, status = y.clone(), torch.full((len(y),), int(Status.STEP_LIMIT), device=y.device)
     steps, norm, growth = torch.zeros_like(status), size(y), torch.zeros_like(goal)
 

@@ -17,6 +17,8 @@ from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
 from idensenet.training.ranks import Ranks
 
+TERMS = ("base", "log_det", "preprocess", "levels", "noise")  # of a log-density, the last where noise is learned
+
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
     """The mean and its standard error, in float64."""
@@ -63,6 +65,7 @@ def score_rows(
     rows: np.ndarray[Any, Any],
     batch: int | None = None,
     report: Callable[[int], None] = lambda done: None,
+    importance: int = 1,
 ) -> dict[str, Tensor]:
     """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any."""
     if flow.training:
@@ -75,6 +78,9 @@ def score_rows(
         x, y, c = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
+        if importance > 1:
+            found["importance"] = flow.log_prob(x, context=c, importance=importance)
+            found["importance_samples"] = torch.full_like(found["importance"], importance)
         if isinstance(flow, HybridFlow):
             found["probabilities"] = flow.classify(x, context=c).softmax(1)
             if y is not None:
@@ -83,7 +89,7 @@ def score_rows(
             parts.setdefault(name, []).append(value)
         report(min(start + batch, len(rows)))
     scores = {name: torch.cat(values) for name, values in parts.items()}
-    scores["log_prob"] = sum((scores[name] for name in ("base", "log_det", "preprocess", "levels")), torch.zeros(()))
+    scores["log_prob"] = sum((scores[name] for name in TERMS if name in scores), torch.zeros(()))
     return scores
 
 
@@ -92,10 +98,16 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     result: dict[str, Any] = {"samples": len(scores["log_prob"])}
     mean, error = mean_and_error(-scores["log_prob"])
     result["nats"], result["nats_error"] = mean, error
+    unit = flow.dims * math.log(2)
     if flow.levels:
-        unit = flow.dims * math.log(2)
         result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
-    result["terms"] = {name: float(scores[name].double().mean()) for name in ("base", "log_det", "preprocess", "levels")}
+    result["terms"] = {name: float(scores[name].double().mean()) for name in TERMS if name in scores}
+    if "importance" in scores:
+        mean, error = mean_and_error(-scores["importance"])
+        found = {"samples": int(scores["importance_samples"][0]), "nats": mean, "nats_error": error}
+        if flow.levels:
+            found |= {"bits_per_dim": mean / unit, "bits_per_dim_error": error / unit}
+        result["importance"] = found
     if "label" in scores:
         confidence, guess = scores["probabilities"].max(1)
         right = guess == scores["label"]
