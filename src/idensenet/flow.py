@@ -221,6 +221,7 @@ class Flow(nn.Module):
         context: Tensor | None,
         prepared: Prepared,
         log_det: bool = True,
+        draw: int = 0,
     ) -> tuple[Tensor, Tensor, Call]:
         """The input of the body, the log-determinant so far, and the call for the body."""
         self._check_data(x, dequantized)
@@ -229,7 +230,7 @@ class Flow(nn.Module):
             x = dequantize(x, self.dtype, draws.fold(0))
         given = self._given(context, len(x))
         x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
-        return x, before, Call(draws.fold(1), prepared.body, given, log_det)
+        return x, before, Call(draws.fold(1 + draw), prepared.body, given, log_det)
 
     def _encode(
         self,
@@ -238,11 +239,12 @@ class Flow(nn.Module):
         dequantized: bool,
         context: Tensor | None,
         prepared: Prepared | None,
+        draw: int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """z, the log-determinant of the preprocessing, and the body's."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, before, call = self._before(x, generator, dequantized, context, prepared)
+            x, before, call = self._before(x, generator, dequantized, context, prepared, draw=draw)
             z, after = self.body.push(x, call)
         self._check_computed(x, "F(x)", z, after)
         return z, before, after
@@ -303,10 +305,18 @@ class Flow(nn.Module):
         return base + before + after
 
     def log_prob_terms(
-        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None, draw: int = 0
     ) -> dict[str, Tensor]:
-        """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
-        z, before, after = self._encode(x, generator, False, context, None)
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`.
+
+        Args:
+            x: Samples.
+            generator: Source of random numbers. Without one, evaluation is a function of the data.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            draw: Which probes to take for stochastic log-determinants: any number is a function of the data, and the values for
+                different ones are independent. `log_prob` takes 0.
+        """
+        z, before, after = self._encode(x, generator, False, context, None, draw)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base)

@@ -15,6 +15,7 @@ from idensenet.data.source import Split
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
+from idensenet.training.probing import Probing, averaged
 from idensenet.training.ranks import Ranks
 
 
@@ -63,8 +64,12 @@ def score_rows(
     rows: np.ndarray[Any, Any],
     batch: int | None = None,
     report: Callable[[int], None] = lambda done: None,
+    probing: Probing | None = None,
 ) -> dict[str, Tensor]:
-    """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any."""
+    """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any.
+
+    With `probing`, log-determinants are means of several draws, and `error` is the standard error of each log-density.
+    """
     if flow.training:
         raise OptionError("Evaluation needs flow.eval(), so that it is a function of the data.")
     if len(rows) < 1:
@@ -75,6 +80,8 @@ def score_rows(
         x, y, c = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
+        if probing is not None:
+            found["log_det"], found["error"] = averaged(flow, x, c, found["log_det"], probing)
         if isinstance(flow, HybridFlow):
             found["probabilities"] = flow.classify(x, context=c).softmax(1)
             if y is not None:
@@ -95,6 +102,8 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     if flow.levels:
         unit = flow.dims * math.log(2)
         result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
+    if "error" in scores:
+        result["single_error"] = float(scores["error"].double().square().mean().sqrt())
     result["terms"] = {name: float(scores[name].double().mean()) for name in ("base", "log_det", "preprocess", "levels")}
     if "label" in scores:
         confidence, guess = scores["probabilities"].max(1)
