@@ -16,6 +16,7 @@ def flows():
     return {
         "dense": (idn.IDenseNet(3, growth=8, **small), torch.randn(40, 3), None),
         "dense, conditional": (idn.IDenseNet(3, 2, growth=8, **small), torch.randn(40, 3), torch.randn(40, 2)),
+        "monotone": (idn.MonotoneFlow(3, growth=8, **small), torch.randn(40, 3), None),
         "residual": (idn.ResidualFlow(3, width=16, **small), torch.randn(40, 3), None),
         "image": (idn.ImageFlow((1, 8, 8), levels=17, blocks=(1, 1), growth=8), torch.randint(17, (40, 1, 8, 8)).byte(), None),
     }

@@ -7,7 +7,7 @@ import idensenet as idn
 from brute import jacobians, log_abs_det
 from flows import data, images
 from idensenet.bijections import Coupling, InvertibleConv1x1
-from idensenet.config import Config, LogDetConfig, SolverConfig
+from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
 from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz import ACTIVATIONS, LipschitzMap, dense_block
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Poisson, RouletteLogDet, SeriesLogDet
@@ -39,7 +39,7 @@ PARAMETERS = {
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
 def test_the_number_of_parameters_is_that_of_the_paper_to_the_unit(name, parameters):
     flow = idn.build(name)
-    assert flow.num_parameters == parameters
+    assert flow.num_parameters == recipe(name).parameters == parameters
     assert all(p.requires_grad for p in flow.parameters())
 
 
@@ -50,7 +50,7 @@ def test_the_extended_residual_flow_has_about_nineteen_million_parameters():
 @pytest.mark.parametrize("name", [n for n in idn.recipes() if n not in PARAMETERS])
 def test_all_other_recipes_build_too(name):
     flow = idn.build(name)
-    assert flow.num_parameters > 0
+    assert flow.num_parameters == recipe(name).parameters > 0
     assert not flow.training
     assert math.prod(flow.latent_shape) == flow.dims
 

@@ -1,52 +1,60 @@
-"""Invertible DenseNets with Concatenated LipSwish: density models you can invert, certify and trust."""
+"""Invertible DenseNets with Concatenated LipSwish: density models you can invert, certify and trust.
 
-from idensenet.bijections import (
-    ActNorm,
-    Affine,
-    Bijection,
-    Bounded,
-    Chain,
-    Coupling,
-    Flatten,
-    Invert,
-    InvertibleConv1x1,
-    Logit,
-    ResidualBlock,
-    Split,
-    Squeeze,
-    Whiten,
-)
-from idensenet.config import recipes
-from idensenet.constructors import IDenseNet, ImageFlow, ResidualFlow
-from idensenet.flow import Flow, bits_per_dim
-from idensenet.frozen import FrozenFlow
-from idensenet.hybrid import HybridFlow
-from idensenet.lipschitz import (
-    Activation,
-    Certificate,
-    DenseBlock,
-    DenseLayer,
-    LipschitzConv2d,
-    LipschitzLinear,
-    LipschitzMap,
-    ResidualNet,
-    register_activation,
-)
-from idensenet.logdet import (
-    AdaptiveLogDet,
-    ExactLogDet,
-    Geometric,
-    KrylovLogDet,
-    LogDet,
-    Poisson,
-    RouletteLogDet,
-    SeriesLogDet,
-    register_log_det,
-)
-from idensenet.models import build, register_block
-from idensenet.solve import Anderson, Newton, Picard, Solution
-from idensenet.storage import load, save
-from idensenet.structure import register_class
+Names are imported when they are first used, so that commands which need no torch do not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from idensenet.bijections import (
+        ActNorm,
+        Affine,
+        Bijection,
+        Bounded,
+        Chain,
+        Coupling,
+        Flatten,
+        Invert,
+        InvertibleConv1x1,
+        Logit,
+        MonotoneBlock,
+        ResidualBlock,
+        Split,
+        Squeeze,
+        Whiten,
+    )
+    from idensenet.config import recipes
+    from idensenet.constructors import IDenseNet, ImageFlow, MonotoneFlow, ResidualFlow
+    from idensenet.flow import Flow, bits_per_dim
+    from idensenet.frozen import FrozenFlow
+    from idensenet.hybrid import HybridFlow
+    from idensenet.lipschitz import (
+        Activation,
+        Certificate,
+        DenseBlock,
+        DenseLayer,
+        LipschitzConv2d,
+        LipschitzLinear,
+        LipschitzMap,
+        ResidualNet,
+        register_activation,
+    )
+    from idensenet.logdet import (
+        AdaptiveLogDet,
+        ExactLogDet,
+        Geometric,
+        KrylovLogDet,
+        LogDet,
+        Poisson,
+        RouletteLogDet,
+        SeriesLogDet,
+        register_log_det,
+    )
+    from idensenet.models import build, register_block
+    from idensenet.solve import Anderson, Newton, Picard, Solution
+    from idensenet.storage import load, save
+    from idensenet.structure import register_class
 
 __version__ = "0.2.0"
 __all__ = [
@@ -78,6 +86,8 @@ __all__ = [
     "LipschitzMap",
     "LogDet",
     "Logit",
+    "MonotoneBlock",
+    "MonotoneFlow",
     "Newton",
     "Picard",
     "Poisson",
@@ -100,6 +110,65 @@ __all__ = [
     "register_log_det",
     "save",
 ]
+_WHERE = {
+    "bijections": (
+        "ActNorm",
+        "Affine",
+        "Bijection",
+        "Bounded",
+        "Chain",
+        "Coupling",
+        "Flatten",
+        "Invert",
+        "InvertibleConv1x1",
+        "Logit",
+        "MonotoneBlock",
+        "ResidualBlock",
+        "Split",
+        "Squeeze",
+        "Whiten",
+    ),
+    "config": ("recipes",),
+    "constructors": ("IDenseNet", "ImageFlow", "MonotoneFlow", "ResidualFlow"),
+    "flow": ("Flow", "bits_per_dim"),
+    "frozen": ("FrozenFlow",),
+    "hybrid": ("HybridFlow",),
+    "lipschitz": (
+        "Activation",
+        "Certificate",
+        "DenseBlock",
+        "DenseLayer",
+        "LipschitzConv2d",
+        "LipschitzLinear",
+        "LipschitzMap",
+        "ResidualNet",
+        "register_activation",
+    ),
+    "logdet": (
+        "AdaptiveLogDet",
+        "ExactLogDet",
+        "Geometric",
+        "KrylovLogDet",
+        "LogDet",
+        "Poisson",
+        "RouletteLogDet",
+        "SeriesLogDet",
+        "register_log_det",
+    ),
+    "models": ("build", "register_block"),
+    "solve": ("Anderson", "Newton", "Picard", "Solution"),
+    "storage": ("load", "save"),
+    "structure": ("register_class",),
+}
+_MODULES = {name: module for module, names in _WHERE.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -292,6 +292,7 @@ class Recipe:
     name: str
     description: str
     paper: str | None  # what the paper reports for it
+    parameters: int | None  # that are trained, known without building the model
     config: Config
 
 
@@ -301,15 +302,22 @@ def recipes() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in files.iterdir() if f.name.endswith(".yaml"))
 
 
-def _raw(name: str) -> dict[str, Any]:
+@cache
+def _text(name: str) -> dict[str, Any]:
     import yaml
 
     known = recipes()
     if name not in known:
         raise UnknownNameError(f"There is no recipe {name!r}; {nearest(name, known)}")
     text = (resources.files("idensenet") / "recipes" / f"{name}.yaml").read_text()
-    values: dict[str, Any] = yaml.safe_load(text)
+    values: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return values
+
+
+def _raw(name: str) -> dict[str, Any]:
+    values = dict(_text(name))
     base = _raw(values.pop("base")) if "base" in values else {}
+    base.pop("parameters", None)
     for key, value in values.items():
         base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
     return base
@@ -319,4 +327,5 @@ def _raw(name: str) -> dict[str, Any]:
 def recipe(name: str) -> Recipe:
     """A recipe by name; a recipe may start from another one, its `base`."""
     values = _raw(name)
-    return Recipe(name, values.pop("description"), values.pop("paper"), Config.from_dict(values))
+    description, paper, parameters = (values.pop(key, None) for key in ("description", "paper", "parameters"))
+    return Recipe(name, description, paper, parameters, Config.from_dict(values))

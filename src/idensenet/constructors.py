@@ -135,6 +135,57 @@ def ResidualFlow(
     )
 
 
+def MonotoneFlow(
+    features: int,
+    context: int = 0,
+    *,
+    blocks: int = 10,
+    depth: int = 3,
+    growth: int = 64,
+    activation: str = "cpila",
+    beta: float = 10.0,
+    lipschitz: float = 0.99,
+    log_det: str | None = None,
+) -> Flow:
+    r"""Returns a Monotone Flow on vectors (Ahn et al., 2022), with the dense networks \(g\) of an i-DenseNet.
+
+    A block maps \(x = (w + g(w)) / \sqrt 2\) to \(y = (w - g(w)) / \sqrt 2\). It can stretch by \((1 + L) / (1 - L)\), where a
+    residual block stretches by \(1 + L\), and solves a fixed-point equation in both directions.
+
+    Args:
+        features: Number of features of a sample.
+        context: Length of the context vector of a conditional density p(x | c); 0 for an unconditional density.
+        blocks: Number of monotone blocks.
+        depth: Number of dense layers in a block.
+        growth: Number of features that a dense layer adds.
+        activation: Name of the activation.
+        beta: Initial sharpness of the swish activations.
+        lipschitz: Bound on the norm of each linear map, between 0 and 1.
+        log_det: Estimator of log-determinants in training, as for `IDenseNet`.
+
+    Returns:
+        An untrained flow.
+
+    Raises:
+        InputError: If an option has a value that cannot be used.
+
+    >>> MonotoneFlow(features=2, blocks=1, depth=1, growth=4).stacks()[0].blocks
+    1
+    """
+    return _vector_flow(
+        features,
+        context,
+        blocks,
+        lipschitz,
+        log_det,
+        block="monotone",
+        depth=depth,
+        growth=growth,
+        activation=activation,
+        beta=beta,
+    )
+
+
 def ImageFlow(
     shape: Sequence[int],
     *,

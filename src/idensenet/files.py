@@ -67,6 +67,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
+def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The tensors of a safetensors file; a ValueError if it is none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path, device=device)
+    except SafetensorError as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from error
+
+
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write tensors as safetensors; what goes wrong with the file is an OSError, as everywhere."""
     from safetensors import SafetensorError

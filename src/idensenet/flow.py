@@ -268,8 +268,12 @@ class Flow(nn.Module):
         prepared: Prepared,
         log_det: bool = True,
         sample: int = 0,
+        draw: int = 0,
     ) -> tuple[Tensor, Before, Call]:
-        """The input of the body, the terms so far, and the call for the body; `sample` counts draws of the noise."""
+        """The input of the body, the terms so far, and the call for the body.
+
+        `sample` counts draws of the noise, and `draw` those of the body.
+        """
         self._check_data(x, dequantized)
         draws, noise = self._draws(x, generator), None
         draws = draws.fold(1 + sample) if sample else draws
@@ -277,7 +281,7 @@ class Flow(nn.Module):
             x, noise = self._dequantize(x, draws)
         given = self._given(context, len(x))
         x, before = self.preprocess.push(x, Call(draws, prepared.preprocess, given))
-        return x, Before(before, noise), Call(draws.fold(1), prepared.body, given, log_det)
+        return x, Before(before, noise), Call(draws.fold(1 + draw), prepared.body, given, log_det)
 
     def _encode(
         self,
@@ -287,11 +291,12 @@ class Flow(nn.Module):
         context: Tensor | None,
         prepared: Prepared | None,
         sample: int = 0,
+        draw: int = 0,
     ) -> tuple[Tensor, Before, Tensor]:
         """z, the terms of what comes before the body, and the body's log-determinant."""
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
-            x, before, call = self._before(x, generator, dequantized, context, prepared, sample=sample)
+            x, before, call = self._before(x, generator, dequantized, context, prepared, sample=sample, draw=draw)
             z, after = self.body.push(x, call)
         self._check_computed(x, "F(x)", z, after)
         return z, before, after
@@ -393,12 +398,19 @@ class Flow(nn.Module):
         return self.base_log_prob(z), after, before.total
 
     def log_prob_terms(
-        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
+        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None, draw: int = 0
     ) -> dict[str, Tensor]:
         """What log p(x) is made of, per sample: the terms add up to `log_prob`; `noise` is -log q(u | x) of learned noise.
 
         For whole numbers, the terms are taken at the likeliest point of the cell, and `levels` is what the average over the
         cell adds to them.
+
+        Args:
+            x: Samples.
+            generator: Source of random numbers. Without one, evaluation is a function of the data.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            draw: Which probes to take for stochastic log-determinants: any number is a function of the data, and the values for
+                different ones are independent. `log_prob` takes 0.
         """
         if self.averages:
             log_prob, parts = self._over_cells(x, generator, context, None)
@@ -406,7 +418,7 @@ class Flow(nn.Module):
             base, after, front = (part.gather(0, best)[0] for part in parts[:3])
             rest = log_prob - base - after - front
             return {"base": base, "log_det": after, "preprocess": front, "levels": rest.nan_to_num(nan=0.0, neginf=-math.inf)}
-        z, before, after = self._encode(x, generator, False, context, None)
+        z, before, after = self._encode(x, generator, False, context, None, draw=draw)
         levels = torch.full_like(after, -self.dims * math.log(self.levels) if self.levels else 0.0)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base)

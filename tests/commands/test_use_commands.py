@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import idensenet as idn
 from idensenet.cli import main
 from idensenet.commands.train import by_name, parse
 from idensenet.config import DataConfig
+from idensenet.training.probing import exact_if_small
 from idensenet.training.run import RunFolder
 
 FAST = ["--train.batch_size", "32", "--train.log_every", "5", "--train.eval_samples", "60", "--output.display", "plain"]
@@ -160,7 +164,7 @@ def test_images_of_a_folder_are_scored_in_the_order_of_their_names(digits, tmp_p
         found = [float(row["log_density"]) for row in csv.DictReader(stream)]
     flow = idn.load("run")
     assert flow.levels == 256
-    with torch.no_grad():
+    with torch.no_grad(), exact_if_small(flow):
         direct = flow.log_prob(torch.from_numpy(pixels)[:, None])
     np.testing.assert_allclose(found, direct, rtol=1e-4)
 
@@ -247,6 +251,30 @@ def test_recipes_are_listed_with_size_and_the_papers_figure(capsys, monkeypatch)
     assert "24,894,586" in out
     assert "3.25 bits/dim" in out
     assert all(name in out for name in idn.recipes())
+
+
+def test_recipes_are_listed_without_torch_and_fit_a_terminal():
+    """Waiting for torch is most of a second or more, and the list needs none of it."""
+    code = "import sys; from idensenet.cli import main; main(['recipes']); sys.exit('torch' in sys.modules)"
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert main(["recipes", "--nonsense"]) == 2
+
+
+def test_scores_replace_no_file_that_was_not_named(table, tmp_path, monkeypatch, capsys):
+    run, mine, _ = table
+    monkeypatch.chdir(tmp_path)
+    words = ["score", str(run), "--data.table", str(mine), "--samples", "3", "--reference", "5"]
+    assert main(words) == 0
+    before = (tmp_path / "scores.csv").read_bytes()
+    for more in ([], ["--against", str(mine)]):
+        assert main([*words, *more]) == 2
+        assert "scores.csv exists already; name the file to write with --out" in capsys.readouterr().err
+    assert (tmp_path / "scores.csv").read_bytes() == before
+    assert main([*words, "--against", str(mine), "--out", "scores.csv"]) == 0
+    assert (tmp_path / "scores.csv").read_bytes() != before
 
 
 def test_version_usage_and_failures_have_their_exit_codes(capsys, monkeypatch):

@@ -38,6 +38,8 @@ def made(folder):
         assert f"[{name}]({name}.md)" in (folder / "README.md").read_text()
         found = json.loads((folder / f"{name}.json").read_text())
         assert found["budget"] == "smoke"
+        assert {claim["verdict"] for claim in found["claims"]} <= {"not judged"}
+        assert "| here | evidence |" not in (folder / f"{name}.md").read_text()
         assert found["what"] in (folder / f"{name}.md").read_text()
         pool = Pool(folder / "runs" / "smoke", 0, "data")
         return found, pool.train(EXPERIMENTS[name].plans("smoke"))
@@ -53,6 +55,14 @@ def cells(found, table=0):
 
 def verdicts(found):
     return {claim["text"]: claim["holds"] for claim in found["claims"]}
+
+
+def test_seconds_of_training_say_nothing_about_the_paper(made, capsys):
+    made("table-parameters")
+    out = capsys.readouterr().out
+    assert "parameters" in out
+    assert "holds:" not in out
+    assert "does not" not in out
 
 
 def test_every_experiment_of_the_issue_is_there():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from idensenet.commands.parsing import Parser
+import shutil
+import textwrap
 
 
 def data(arguments: list[str]) -> int:
+    from idensenet.commands.parsing import Parser
+
     parser = Parser("data", "Download or import a data set, and verify its content.", "idensenet data cifar10 --root data")
     parser.add_argument("name", type=str, help="mnist, fashion-mnist, cifar10 or imagenet32")
     parser.add_argument("--root", type=str, default="data", help="folder to put it in")
@@ -26,18 +29,17 @@ def data(arguments: list[str]) -> int:
 
 
 def recipes(arguments: list[str]) -> int:
-    Parser("recipes", "List all models with their size and what the paper reports.", "idensenet recipes").read(arguments)
-    from rich.console import Console
-    from rich.table import Table
+    if arguments:  # help, or a mistake
+        from idensenet.commands.parsing import Parser
 
+        Parser("recipes", "List all models with their size and what the paper reports.", "idensenet recipes").read(arguments)
     from idensenet import config
-    from idensenet.models import build
 
-    table = Table()
-    for column in ("recipe", "parameters", "paper", "what it is"):
-        table.add_column(column, justify="right" if column == "parameters" else "left", no_wrap=column == "recipe")
-    for name in config.recipes():
+    names = config.recipes()
+    width, wide = max(map(len, names)), min(100, max(60, shutil.get_terminal_size().columns))
+    for name in names:
         found = config.recipe(name)
-        table.add_row(name, f"{build(name).num_parameters:,}", found.paper or "", found.description)
-    Console().print(table)
+        print(f"{name:<{width}} {found.parameters:>12,} parameters" if found.parameters else name)
+        paper = f"; the paper reports {found.paper}" if found.paper else ""
+        print(textwrap.fill(found.description + paper, wide, initial_indent="    ", subsequent_indent="    "))
     return 0

@@ -108,6 +108,7 @@ def _show(each: Experiment, budget: str, what: str, result: Result) -> None:
     from rich.console import Console
     from rich.table import Table as Shown
 
+    from idensenet.reproduce.experiment import judges
     from idensenet.reproduce.writing import header, lines
 
     console = Console(width=None if Console().is_terminal else 160)
@@ -117,7 +118,7 @@ def _show(each: Experiment, budget: str, what: str, result: Result) -> None:
         for words in lines(table):
             shown.add_row(*words)
         console.print(shown)
-    for claim in result.claims:
+    for claim in result.claims if judges(budget) else ():
         console.print(f"{claim.verdict}: {claim.text} ({claim.because})", highlight=False, markup=False)
     for note in result.notes:
         console.print(note, highlight=False, markup=False)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,16 @@ from torch import Tensor
 from idensenet.anomaly import auroc, oddness
 from idensenet.commands.parsing import add_groups
 from idensenet.commands.train import source_of
-from idensenet.commands.use import check_shape, model_and_source, model_parser, with_progress, writable
+from idensenet.commands.use import (
+    add_probing,
+    check_shape,
+    model_and_source,
+    model_parser,
+    probing_of,
+    said_errors,
+    with_progress,
+    writable,
+)
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
 from idensenet.data.source import Source, Split
@@ -24,9 +36,13 @@ from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
+from idensenet.training.evaluation import first_rows, taken
 from idensenet.training.options import check
+from idensenet.training.probing import PILOT, Probing, deviation, exact_if_small, for_single_scores
 
 FLIPPED = ":flipped"
+OUT = "scores.csv"
+ERROR = "log_density_error"
 
 
 @dataclass(frozen=True)
@@ -36,8 +52,9 @@ class Samples:
     parts: tuple[Split, ...]
     order: np.ndarray[Any, Any] | None = None
 
-    def scores(self, what: str, flow: Flow, limit: int | None) -> dict[str, Tensor]:
-        found = [with_progress(what, flow, part, limit if self.order is None else None) for part in self.parts]
+    def scores(self, what: str, flow: Flow, limit: int | None, probing: Probing | None = None) -> dict[str, Tensor]:
+        most = limit if self.order is None else None
+        found = [with_progress(what, flow, part, most, probing=probing) for part in self.parts]
         joined = {name: torch.cat([each[name] for each in found]).cpu().double() for name in found[0]}
         if self.order is None:
             return joined
@@ -50,35 +67,43 @@ def score(arguments: list[str]) -> int:
         "Log-density, typicality and quantile of every row of your data; with --against, how well they tell two sets apart.",
         "idensenet score runs/mine --data.table new.csv --out scores.csv",
     )
-    parser.add_argument("--out", type=str, default="scores.csv", help="CSV file to write")
+    parser.add_argument("--out", type=str | None, default=None, help=f"CSV file to write; {OUT}, if there is none yet")
     parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
     parser.add_argument("--background", type=str | None, default=None, help="run of a background model, for likelihood ratios")
     parser.add_argument(
         "--against", type=str | None, default=None, help=f"another data set, folder or table; NAME{FLIPPED}: upside down"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
+    add_probing(parser)
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     check("--reference", values.reference)
     check("--samples", values.samples)
+    check("--probes", values.probes)
+    check("--error", values.error, "positive and finite")
+    probing = probing_of(values)
     own_data = bool(values.data.table or values.data.folder or values.data.name)
     if not own_data and values.against is None:
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
     flow, trained_on = model_and_source(values.run, values.step, values.data if not own_data else None)
     assert flow.config is not None
     read = (values.data.table, values.against, values.background, flow.config.data.table)
-    out = writable(values.out, (".csv",), read)
+    out = _new(values.out, values.against is not None, read)
     background = None if values.background is None else load(values.background)
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
     own = own_rows(flow, values.data, trained_on) if own_data else Samples((trained_on.test,))
-    reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
     sets = {"own": own}
     if values.against is not None:
         sets["other"] = other_rows(values.against, flow, values.data, trained_on)
-    found = {name: _oddness(flow, background, split, values.samples, reference) for name, split in sets.items()}
+    with exact_if_small(flow) if values.probes is None else nullcontext():
+        reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
+        probing = probing or _enough(flow, trained_on, reference)
+        found = {name: _oddness(flow, background, split, values.samples, reference, probing) for name, split in sets.items()}
     write_atomically(out, _csv(found, reference, labelled=values.against is not None))
     _explain(found, reference, out)
+    for line in said_errors(torch.cat([scores[ERROR] for scores in found.values()]), values.error):
+        print(line)
     for note in trained_on.notes:
         print(note)
     if values.against is not None:
@@ -86,28 +111,52 @@ def score(arguments: list[str]) -> int:
     return 0
 
 
-def _oddness(flow: Flow, background: Flow | None, rows: Samples, limit: int | None, reference: Tensor) -> dict[str, Tensor]:
-    scores = rows.scores("scoring", flow, limit)
-    behind = None if background is None else rows.scores("scoring, background", background, limit)["log_prob"]
-    return oddness(scores["log_prob"], reference, behind, scores.get("probabilities"))
+def _new(path: str | None, compared: bool, read: Iterable[str | None]) -> Path:
+    """Where to write. A file that is there is replaced only if it was named."""
+    out = writable(path or OUT, (".csv",), read)
+    for file in (out, out.with_suffix(".json")) if compared else (out,):
+        if path is None and file.exists():
+            raise OptionError(f"{file} exists already; name the file to write with --out, also if it is to be replaced.")
+    return out
+
+
+def _enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
+    """Draws for single scores whose error is small next to the spread of scores."""
+    rows = trained_on.train.batch(first_rows(trained_on.train, PILOT))
+    with torch.no_grad():
+        one = deviation(flow, *taken(flow, rows.x, rows.context))
+    spread = float(reference.var()) - one**2  # without the noise in it
+    return for_single_scores(one, math.sqrt(max(spread, 0.0)))
+
+
+def _oddness(
+    flow: Flow, background: Flow | None, rows: Samples, limit: int | None, reference: Tensor, probing: Probing
+) -> dict[str, Tensor]:
+    scores = rows.scores("scoring", flow, limit, probing)
+    behind = None
+    if background is not None:
+        with exact_if_small(background):
+            behind = rows.scores("scoring, background", background, limit, probing)["log_prob"]
+    return {**oddness(scores["log_prob"], reference, behind, scores.get("probabilities")), ERROR: scores["error"]}
 
 
 def _csv(found: dict[str, dict[str, Tensor]], reference: Tensor, labelled: bool) -> str:
     ordered = reference.sort().values
     more = [name for name in ("ratio", "entropy") if name in found["own"]]
-    lines = [",".join([*(["set"] if labelled else []), "row", "log_density", "typicality", "quantile", *more])]
+    lines = [",".join([*(["set"] if labelled else []), "row", "log_density", ERROR, "typicality", "quantile", *more])]
     for name, scores in found.items():
         log_prob = -scores["log_density"]
         quantile = torch.searchsorted(ordered, log_prob.contiguous(), right=True).double() / len(ordered)
-        columns = [log_prob.tolist(), scores["typicality"].tolist(), quantile.tolist(), *[scores[m].tolist() for m in more]]
-        for i, (first, *rest) in enumerate(zip(*columns, strict=True)):
+        columns = [log_prob, scores[ERROR], scores["typicality"], quantile, *[scores[name] for name in more]]
+        for i, (first, *rest) in enumerate(zip(*[column.tolist() for column in columns], strict=True)):
             lines.append(",".join([*([name] if labelled else []), str(i), f"{first:.9g}", *(f"{value:.6g}" for value in rest)]))
     return "\n".join(lines) + "\n"
 
 
 def _explain(found: dict[str, dict[str, Tensor]], reference: Tensor, out: Path) -> None:
     rows = sum(len(scores["log_density"]) for scores in found.values())
-    print(f"{rows} rows in {out}: log_density in nats; typicality, the distance from the training mean in deviations;")
+    print(f"{rows} rows in {out}: log_density in nats, with its standard error;")
+    print("typicality, the distance from the training mean in deviations;")
     print(f"quantile, the fraction of {len(reference)} training samples that are no more likely", end="")
     more = {
         "ratio": "ratio, how much likelier the background model finds it in nats",
@@ -124,7 +173,7 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
     for column in ("score", "AUROC", "95 % interval"):
         table.add_column(column, justify="left" if column == "score" else "right")
     summary: dict[str, Any] = {"own": own, "against": against, "samples": {n: len(s["log_density"]) for n, s in found.items()}}
-    for name in found["own"]:
+    for name in [name for name in found["own"] if name != ERROR]:
         area = auroc(found["own"][name], found["other"][name])
         table.add_row(name, f"{area.value:.4f}", f"{area.low:.4f} to {area.high:.4f}")
         summary[name] = area._asdict()

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from idensenet.storage import load
 from idensenet.threads import suited_to
 from idensenet.training.evaluation import first_rows, rows_at_once, score_rows, summary, taken
 from idensenet.training.options import LARGEST, check
+from idensenet.training.probing import MOST, Probing, exact_if_small
 from idensenet.training.run import RunFolder
 
 
@@ -78,17 +80,24 @@ def evaluate(arguments: list[str]) -> int:
         "--importance",
         type=int,
         default=1,
-        help="samples of the noise of each image, for a bound that is closer to its density",
+        help="number of noise samples of each image, for a bound that is closer to its density",
     )
+    add_probing(parser)
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     check("--batch", values.batch)
     check("--samples", values.samples)
     check("--importance", values.importance)
+    check("--probes", values.probes)
+    check("--error", values.error, "positive and finite")
+    probing = probing_of(values)
     flow, source = model_and_source(values.run, values.step, values.data)
-    scores = with_progress("evaluating", flow, source.test, values.samples, values.batch, values.importance)
+    with exact_if_small(flow) if values.error is not None else nullcontext():
+        scores = with_progress("evaluating", flow, source.test, values.samples, values.batch, probing, values.importance)
     found = {"run": values.run, "step": values.step, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}
     _print_summary(found, flow, source)
+    for line in said_errors(scores["error"], values.error) if "error" in scores else ():
+        print(line)
     folder = _output_folder(values.run)
     write_atomically(folder / "evaluation.json", json.dumps(found, indent=1) + "\n")
     print(f"written to {folder / 'evaluation.json'}")
@@ -96,14 +105,47 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def with_progress(
-    what: str, flow: Flow, split: Split, limit: int | None, batch: int | None = None, importance: int = 1
+    what: str,
+    flow: Flow,
+    split: Split,
+    limit: int | None,
+    batch: int | None = None,
+    probing: Probing | None = None,
+    importance: int = 1,
 ) -> dict[str, torch.Tensor]:
     from rich.progress import Progress
 
     rows = first_rows(split, limit)
     with Progress(transient=True) as progress, suited_to(flow, batch or rows_at_once(flow)):
         task = progress.add_task(what, total=len(rows))
-        return score_rows(flow, split, rows, batch, lambda done: progress.update(task, completed=done), importance)
+        return score_rows(flow, split, rows, batch, lambda done: progress.update(task, completed=done), probing, importance)
+
+
+def add_probing(parser: Parser) -> None:
+    parser.add_argument(
+        "--probes", type=int | None, default=None, help="draws that the log-determinant of a row is the mean of"
+    )
+    parser.add_argument(
+        "--error", type=float | None, default=None, help=f"standard error of each row in nats, with up to {MOST} draws"
+    )
+
+
+def probing_of(values: Any) -> Probing | None:
+    """What the options ask for; None if they ask for nothing."""
+    if values.probes is not None and values.error is not None:
+        raise OptionError(f"--probes {values.probes} and --error {values.error:g} are both given; leave one out.")
+    return None if values.probes is None and values.error is None else Probing(values.probes or 1, values.error)
+
+
+def said_errors(error: torch.Tensor, target: float | None) -> list[str]:
+    """How exact single scores are, and which of them are not as exact as they were to be."""
+    root = float(error.double().square().mean().sqrt())
+    lines = [f"standard error of a single score, from its probes: {root:.3g} nats"] if root > 0 or target else []
+    missed = [] if target is None else (error > target).nonzero().flatten().tolist()
+    if missed:
+        shown = ", ".join(map(str, missed[:8])) + (", ..." if len(missed) > 8 else "")
+        lines.append(f"{len(missed)} of {len(error)} rows did not reach --error {target:g} with {MOST} draws: {shown}")
+    return lines
 
 
 def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:

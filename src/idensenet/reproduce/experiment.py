@@ -18,6 +18,11 @@ BUDGETS = {
 }
 
 
+def judges(budget: str) -> bool:
+    """Whether results of a budget say anything about the paper; those of seconds only show that the experiment works."""
+    return budget != "smoke"
+
+
 @dataclass(frozen=True)
 class Plan:
     """A training run: a recipe, and options of `idensenet train` that differ from it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from idensenet.errors import OptionError
 from idensenet.files import write_atomically
 from idensenet.report.drawing import png, themed
-from idensenet.reproduce.experiment import BUDGETS, Cell, Experiment, Result, Table
+from idensenet.reproduce.experiment import BUDGETS, Cell, Claim, Experiment, Result, Table, judges
 from idensenet.reproduce.runs import Trained
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def markdown(
     for table in result.tables:
         page += ["", *_markdown_table(table)]
     page += ["", f"![{experiment.title}]({experiment.name}.png)"]
-    if result.claims:
+    if result.claims and judges(budget):
         page += ["", "| The paper, or what must be so | here | evidence |", "|---|---|---|"]
         page += [_row((claim.text, claim.verdict, claim.because)) for claim in result.claims]
     page += ["", *(f"- {note}" for note in result.notes)]
@@ -203,6 +203,10 @@ def check_folder(folder: Path, names: Sequence[str], budget: str) -> None:
             )
 
 
+def _judged(claim: Claim, budget: str) -> dict[str, Any]:
+    return {**dataclasses.asdict(claim), "verdict": claim.verdict if judges(budget) else "not judged"}
+
+
 def write(
     experiment: Experiment, budget: str, what: str, result: Result, runs: Sequence[Trained], folder: Path, facts: dict[str, Any]
 ) -> list[Path]:
@@ -216,7 +220,7 @@ def write(
         "budget": budget,
         "what": what,
         "tables": [dataclasses.asdict(table) for table in result.tables],
-        "claims": [{**dataclasses.asdict(claim), "verdict": claim.verdict} for claim in result.claims],
+        "claims": [_judged(claim, budget) for claim in result.claims],
         "notes": result.notes,
         "made": facts,
         "runs": trained,

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from idensenet.errors import CheckpointError
-from idensenet.files import is_inside, read_json, save_tensors, write_atomically
+from idensenet.files import is_inside, load_tensors, read_json, save_tensors, write_atomically
 from idensenet.flow import Flow
 from idensenet.lipschitz import refresh_norms
 from idensenet.storage import save
@@ -231,8 +231,6 @@ class Checkpoints:
         return folder
 
     def read(self, step: int, flow: Flow, average: Average, optimizer: torch.optim.Optimizer) -> Progress:
-        from safetensors.torch import load_file
-
         folder = self.check(step)
         missing = [name for name in FOR_TRAINING if not (folder / name).is_file()]
         if missing:
@@ -242,13 +240,13 @@ class Checkpoints:
             )
         device = str(flow.device)
         try:
-            flow.load_state_dict(load_file(folder / "weights.safetensors", device=device))
-            averaged = load_file(folder / "average.safetensors", device=device)
+            flow.load_state_dict(load_tensors(folder / "weights.safetensors", device=device))
+            averaged = load_tensors(folder / "average.safetensors", device=device)
             if set(averaged) != set(average.weights):
                 raise LookupError("other parameters")  # the optimiser counts them
             average.weights = {name: averaged[name] for name in average.weights}
-            restore_optimizer(optimizer, load_file(folder / "optimizer.safetensors", device=device))
-        except (RuntimeError, LookupError, ValueError) as error:  # the files are whole
+            restore_optimizer(optimizer, load_tensors(folder / "optimizer.safetensors", device=device))
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:  # the files are as they were written
             raise CheckpointError(
                 f"The checkpoint of step {step} in {self.run} is of another model; leave the options of the model and the "
                 "columns of the data as they were."

@@ -15,6 +15,7 @@ from idensenet.data.source import Split
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
+from idensenet.training.probing import Probing, averaged
 from idensenet.training.ranks import Ranks
 
 TERMS = ("base", "log_det", "preprocess", "levels", "noise")  # of a log-density, the last where noise is learned
@@ -65,9 +66,13 @@ def score_rows(
     rows: np.ndarray[Any, Any],
     batch: int | None = None,
     report: Callable[[int], None] = lambda done: None,
+    probing: Probing | None = None,
     importance: int = 1,
 ) -> dict[str, Tensor]:
-    """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any."""
+    """Per sample: the terms of the log-density, and for a hybrid the class probabilities, and labels where there are any.
+
+    With `probing`, log-determinants are means of several draws, and `error` is the standard error of each log-density.
+    """
     if flow.training:
         raise OptionError("Evaluation needs flow.eval(), so that it is a function of the data.")
     if len(rows) < 1:
@@ -78,6 +83,8 @@ def score_rows(
         x, y, c = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
+        if probing is not None:
+            found["log_det"], found["error"] = averaged(flow, x, c, found["log_det"], probing)
         if importance > 1:
             found["importance"] = flow.log_prob(x, context=c, importance=importance)
             found["importance_samples"] = torch.full_like(found["importance"], importance)
@@ -101,6 +108,8 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     unit = flow.dims * math.log(2)
     if flow.levels:
         result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
+    if "error" in scores:
+        result["single_error"] = float(scores["error"].double().square().mean().sqrt())
     result["terms"] = {name: float(scores[name].double().mean()) for name in TERMS if name in scores}
     if "importance" in scores:
         mean, error = mean_and_error(-scores["importance"])

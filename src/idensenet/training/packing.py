@@ -39,13 +39,17 @@ def pack(run: RunFolder, file: Path, step: int | str = "last", compact: bool = F
     Returns:
         The file.
     """
-    from safetensors.torch import load_file, save
+    from safetensors.torch import save
 
-    from idensenet.files import write_atomically
+    from idensenet.files import load_tensors, read_small, write_atomically
 
     number = run.checkpoints.find(step)
     folder = run.checkpoints.check(number)
-    states = {kind: load_file(folder / where) for kind, where in FILES.items()}
+    try:
+        states = {kind: load_tensors(folder / where) for kind, where in FILES.items()}
+        model = read_small(folder / "model" / "model.json").decode()
+    except ValueError as error:
+        raise CheckpointError(f"The checkpoint of step {number} in {run.path} is damaged: {error}") from error
     if compact:
         states = {"average": compacted(load(folder / "model"), states["average"])}
     tensors = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
@@ -55,7 +59,7 @@ def pack(run: RunFolder, file: Path, step: int | str = "last", compact: bool = F
         "format": FORMAT,
         "run": json.dumps(run.description()),
         "progress": json.dumps(asdict(run.checkpoints.progress(number))),
-        "model": (folder / "model" / "model.json").read_text(),
+        "model": model,
     }
     if (data := run.fingerprint()) is not None:
         about["data"] = json.dumps(data.as_dict())
