@@ -141,6 +141,14 @@ class DataConfig:
     """Columns of the table to use; all of them by default."""
     context: tuple[str, ...] = ()
     """Columns of the table that are given and not modelled: the model is of the others, conditional on these."""
+    discrete: tuple[str, ...] | str | None = "auto"
+    """Columns on a grid, scored by the probability of a value: a list, null for none, or auto, which finds and names them."""
+    categorical: tuple[str, ...] | str | None = "auto"
+    """Nominal columns: a list, null for none, or auto for those that are not numeric."""
+    bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict, hash=False)
+    """Lower and upper bounds of columns by name, null for none: '{rate: [0, 1], price: [0, null]}'."""
+    weight: str | None = None
+    """Column of the table that says how much each row counts."""
     size: int = 32
     """Side to which images of a folder are cropped and resized."""
     channels: int = 3

@@ -20,6 +20,8 @@ def _fitting(name: str, value: Any, old: Any, kind: str) -> Any:
     try:
         if value is None and optional:
             return None
+        if kind.startswith("tuple[str, ...] | str"):
+            return value if isinstance(value, str) else tuple(value)
         if number_or_more and isinstance(value, int | tuple | list):
             return value if isinstance(value, int) else tuple(value)
         if isinstance(old, tuple) or isinstance(value, list):

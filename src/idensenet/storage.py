@@ -91,6 +91,15 @@ def _model_folder(path: str | Path, step: int | str) -> Path:
     return folder
 
 
+def saved_columns(folder: Path) -> Columns | None:
+    """What the columns of the table were that the model in a folder was trained on, if it says so."""
+    try:
+        columns = json.loads((folder / "model.json").read_text()).get("columns")
+        return None if columns is None else Columns.from_dict(columns)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"The model in {folder} is damaged: {str(error).splitlines()[0]}") from error
+
+
 def load(path: str | Path, device: str | torch.device = "cpu", step: int | str = "last") -> Flow:
     """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package.
 
@@ -114,8 +123,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
         config = description["config"]
         flow: Flow = restore(description["structure"]) if config is None else build_config(Config.from_dict(config))
         flow.to(device=device, dtype=getattr(torch, description["dtype"])).load_state_dict(state)
-        columns = description.get("columns")
-        flow.columns = None if columns is None else Columns.from_dict(columns)
+        flow.columns = saved_columns(folder)
     except CheckpointError:
         raise
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
 from idensenet.data.shuffle import split_rows
 from idensenet.data.source import Source, Split
-from idensenet.data.table import read_with_context
+from idensenet.data.table_source import Roles, read_contents
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
@@ -138,7 +139,7 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
 def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
     if given.table is not None:
-        return _table(Path(given.table), flow, given.columns or trained_on.columns, given.context or trained_on.context)
+        return _table(Path(given.table), flow, given)
     source = source_of(Config(data=given))
     check_shape(flow, source)
     if given.folder is None:
@@ -147,11 +148,18 @@ def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     return Samples((source.train, source.test), np.argsort(rows))
 
 
-def _table(path: Path, flow: Flow, columns: tuple[str, ...], context: tuple[str, ...]) -> Samples:
-    table, given = read_with_context(path, columns or None, context)
-    if table.values.shape[1:] != flow.shape:
-        raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {table.values.shape[1]}.")
-    return Samples((Split(table.values, context=given.values if given.columns else None),))
+def _table(path: Path, flow: Flow, given: DataConfig | None = None) -> Samples:
+    """All rows of a table, read as the model was trained."""
+    given = given or DataConfig()
+    trained = flow.config.data if flow.config is not None else DataConfig()
+    roles = Roles(given.columns or trained.columns or None, given.context or trained.context)
+    contents = read_contents(path, roles, known=flow.columns)
+    for sentence in contents.surprises:
+        print(f"{path}: {sentence}", file=sys.stderr)
+    split = contents.split()
+    if split.x.shape[1:] != flow.shape:
+        raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {split.x.shape[1]}.")
+    return Samples((split,))
 
 
 def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
@@ -161,7 +169,7 @@ def other_rows(word: str, flow: Flow, root: str, trained_on: Source) -> Samples:
     if flipped and flow.levels is None:
         raise OptionError(f"{word}: only images can be turned upside down, and this model takes {flow.shape[0]} columns.")
     if path.is_file():
-        return _table(path, flow, trained_on.columns, trained_on.context)
+        return _table(path, flow)
     if path.is_dir():
         if flow.levels is None:
             raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")

@@ -1,4 +1,4 @@
-"""Rows of numbers from a CSV, Parquet or NPY file, checked cell by cell, in the units of the file.
+"""Rows from a CSV, Parquet or NPY file, checked cell by cell, in the units of the file.
 
 Nothing is standardised here: the model does that itself, so that its densities are in the user's units.
 """
@@ -6,66 +6,44 @@ Nothing is standardised here: the model does that itself, so that its densities 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from idensenet.data.shuffle import split_rows
-from idensenet.data.source import Source, Split
+from idensenet.data.columns import Names
+from idensenet.data.nominal import is_number
 from idensenet.data.store import Array, load_array
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError, nearest
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers, [rows, columns], in float32 or float64, all finite, and the names of the columns."""
+    """Numbers, [rows, columns], in float32 or float64, all finite, and the names of the columns.
+
+    Nominal columns have NaN there, and their values are in `text`, by name.
+    """
 
     values: Array
     columns: tuple[str, ...]
+    text: Mapping[str, Array] = field(default_factory=dict)
+
+    def column(self, name: str) -> Array:
+        """The values of one column."""
+        return self.text[name] if name in self.text else self.values[:, self.columns.index(name)]
 
 
-def open_table(
-    path: Path,
-    *,
-    columns: Sequence[str] | None = None,
-    context: Sequence[str] = (),
-    seed: int = 0,
-    test_fraction: float = 0.1,
-) -> Source:
-    """A table as a data set, its rows divided at random, and always in the same way, into training and test."""
-    table, given = read_with_context(path, columns, context)
-    train, test = split_rows(len(table.values), test_fraction, seed)
-    note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns"
-    note += f", given {', '.join(context)}." if context else "."
-    first, second = (Split(table.values[rows], context=given.values[rows] if context else None) for rows in (train, test))
-    shape = (len(table.columns),)
-    return Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,))
-
-
-def read_with_context(path: Path, columns: Sequence[str] | None, context: Sequence[str]) -> tuple[Table, Table]:
-    """The columns that are modelled, which are all the others by default, and those that are given."""
-    if both := sorted(set(columns or ()) & set(context)):
-        raise OptionError(f"Column {both[0]!r} is to be modelled and to be given; name it in one place only.")
-    _check_once(context)
-    table = read_table(path, [*columns, *context] if columns is not None else None)
-    for name in context:
-        if name not in table.columns:
-            raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(table.columns))}")
-    chosen = [i for i, name in enumerate(table.columns) if name not in context]
-    given = [table.columns.index(name) for name in context]
-    if not chosen:
-        raise OptionError(f"All columns of {path} are given as context, so that none is left to be modelled.")
-    first, second = (Table(table.values[:, part], tuple(table.columns[i] for i in part)) for part in (chosen, given))
-    return first, second
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
+def read_table(path: Path, columns: Sequence[str] | None = None, nominal: Names = None) -> Table:
     """All rows of a file in their order: the numeric columns, or those that are named.
 
     Other columns are an error unless `columns` leaves them out. Columns of a file without names are x0, x1, ...
+
+    Args:
+        path: The file.
+        columns: Names of columns; all by default.
+        nominal: Names of columns that are read as they are; "auto" for those that are not numeric.
     """
     if not path.is_file():
         raise MissingDataError(f"There is no table {path}; give a CSV, Parquet or NPY file.")
@@ -73,10 +51,15 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
     readers |= {".parquet": _read_parquet, ".pq": _read_parquet}
     if path.suffix.lower() not in readers:
         raise OptionError(f"{path} ends in {path.suffix!r}; tables are read from .csv, .tsv, .txt, .parquet, .pq and .npy.")
-    table = readers[path.suffix.lower()](path, columns)
+    table = readers[path.suffix.lower()](path, columns, nominal)
     if not len(table.values) or not table.columns:
         raise DataError(f"{path} has {len(table.values)} rows of {len(table.columns)} columns, so there is nothing in it.")
-    bad = np.argwhere(~np.isfinite(table.values))
+    for name, values in table.text.items():
+        if missing := [row for row, value in enumerate(values) if value is None or value == ""]:
+            raise NonFiniteError(
+                f"Row {missing[0] + 1} of {path} is empty in column {name!r}; remove such rows or fill them in."
+            )
+    bad = np.argwhere(~np.isfinite(table.values) & [name not in table.text for name in table.columns])
     if len(bad):
         row, column = bad[0]
         value = table.values[row, column]
@@ -88,7 +71,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
     return table
 
 
-def _check_once(names: Sequence[str]) -> None:
+def check_once(names: Sequence[str]) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise OptionError(f"Column {name!r} is named twice; name it once.")
@@ -98,7 +81,7 @@ def _choose(names: Sequence[str], columns: Sequence[str] | None, path: Path) -> 
     """The positions of the wanted columns."""
     if twice := sorted({n for n in names if list(names).count(n) > 1}):
         raise DataError(f"{path} has two columns named {twice[0]!r}; give each its own name.")
-    _check_once(columns or ())
+    check_once(columns or ())
     for name in columns or ():
         if name not in names:
             raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(names))}")
@@ -110,19 +93,16 @@ def _numeric_only(path: Path, other: dict[str, str]) -> None:
     if other:
         raise DataError(
             f"{path} has columns that are not numeric: {', '.join(f'{n!r} ({why})' for n, why in other.items())}; "
-            "remove them, or name the columns to use."
+            "remove them, name the columns to use, or name these as nominal."
         )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # which Python takes and no table means
+def _is_text(name: str, nominal: Names) -> bool:
+    """Whether a column was named as nominal."""
+    return nominal is not None and not isinstance(nominal, str) and name in nominal
 
 
-def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
+def _read_csv(path: Path, columns: Sequence[str] | None, nominal: Names) -> Table:
     """Text separated by commas, semicolons or tabs. The first line is a header if any of its cells is not a number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -136,7 +116,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     if not numbered:
         raise DataError(f"{path} is empty.")
     head = numbered[0][1]
-    named = any(cell and not _is_number(cell) for cell in head)
+    named = any(cell and not is_number(cell) for cell in head)
     names = [cell or f"x{i}" for i, cell in enumerate(head)] if named else [f"x{i}" for i in range(len(head))]
     rows = numbered[1:] if named else numbered
     for number, row in rows:
@@ -145,15 +125,18 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     chosen = _choose(names, columns, path)
     other: dict[str, str] = {}
     values = np.full((len(rows), len(chosen)), np.nan)
+    as_is: dict[str, Array] = {}
     for k, column in enumerate(chosen):
-        for i, (number, row) in enumerate(rows):
-            if _is_number(row[column]):
-                values[i, k] = float(row[column])
-            elif row[column]:
-                other[names[column]] = f"{row[column]!r} in line {number}"
-                break
+        cells = [row[column] for _, row in rows]
+        strange = next((i for i, cell in enumerate(cells) if cell and not is_number(cell)), None)
+        if _is_text(names[column], nominal) or (strange is not None and nominal == "auto"):
+            as_is[names[column]] = np.array(cells, object)
+        elif strange is not None:
+            other[names[column]] = f"{cells[strange]!r} in line {rows[strange][0]}"
+        else:
+            values[:, k] = [float(cell) if cell else np.nan for cell in cells]
     _numeric_only(path, other)
-    return Table(values, tuple(names[c] for c in chosen))
+    return Table(values, tuple(names[c] for c in chosen), as_is)
 
 
 def _lines(text: str, separator: str, path: Path) -> list[tuple[int, list[str]]]:
@@ -164,7 +147,7 @@ def _lines(text: str, separator: str, path: Path) -> list[tuple[int, list[str]]]
         raise DataError(f"Line {reader.line_num} of {path} cannot be read: {error}.") from error
 
 
-def _read_npy(path: Path, columns: Sequence[str] | None) -> Table:
+def _read_npy(path: Path, columns: Sequence[str] | None, nominal: Names) -> Table:
     """A matrix, or a vector as one column."""
     array = load_array(path)
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
@@ -173,10 +156,11 @@ def _read_npy(path: Path, columns: Sequence[str] | None) -> Table:
     names = [f"x{i}" for i in range(array.shape[1])]
     chosen = _choose(names, columns, path)
     dtype = np.float32 if array.dtype in (np.float32, np.float16) else np.float64
-    return Table(np.array(array[:, chosen], dtype), tuple(names[c] for c in chosen))
+    text = {names[c]: np.array(array[:, c].tolist(), object) for c in chosen if _is_text(names[c], nominal)}
+    return Table(np.array(array[:, chosen], dtype), tuple(names[c] for c in chosen), text)
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
+def _read_parquet(path: Path, columns: Sequence[str] | None, nominal: Names) -> Table:
     """The columns of a Parquet file; what is missing becomes NaN."""
     try:
         import pyarrow
@@ -191,13 +175,24 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
             kinds = {name: schema.field(name).type for name in names}
             is_type = pyarrow.types
             checks = (is_type.is_integer, is_type.is_floating, is_type.is_boolean, is_type.is_decimal)
-            _numeric_only(path, {name: str(kind) for name, kind in kinds.items() if not any(check(kind) for check in checks)})
+            other = {name: str(kind) for name, kind in kinds.items() if not any(check(kind) for check in checks)}
+            named = {name for name, kind in kinds.items() if _is_text(name, nominal)}
+            if nominal == "auto":
+                named = {name for name, kind in kinds.items() if is_type.is_boolean(kind) or _is_string(kind, is_type)}
+            _numeric_only(path, {name: why for name, why in other.items() if name not in named})
             content = file.read(columns=list(names))
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as Parquet, it is damaged or cut short: {error}") from error
     small = all(is_type.is_float32(kind) for kind in kinds.values())
-    values = [_numbers(content[name], pyarrow) for name in names]
-    return Table(np.stack(values, 1).astype(np.float32 if small else np.float64), names)
+    text = {name: np.array(content[name].to_pylist(), object) for name in names if name in named}
+    rows = content.num_rows
+    values = [np.full(rows, np.nan) if name in named else _numbers(content[name], pyarrow) for name in names]
+    return Table(np.stack(values, 1).astype(np.float32 if small else np.float64), names, text)
+
+
+def _is_string(kind: Any, is_type: Any) -> bool:
+    kind = kind.value_type if is_type.is_dictionary(kind) else kind
+    return bool(is_type.is_string(kind) or is_type.is_large_string(kind))
 
 
 def _numbers(column: Any, pyarrow: Any) -> Array:

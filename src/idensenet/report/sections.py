@@ -23,6 +23,7 @@ TERMS = {
     "log_det": "−log-determinant of the flow",
     "preprocess": "−log-determinant of the preprocessing",
     "levels": "dequantisation: D ln levels",
+    "categories": "−log p(nominal columns)",
 }
 
 
@@ -121,6 +122,10 @@ def score(story: Story) -> str:
     unit = story.flow.dims * math.log(2) if "bits_per_dim" in last else None
     rows: list[tuple[str, list[Cell]]] = []
     for name, title in TERMS.items():
+        if name not in last["terms"]:
+            continue
+        if name == "levels" and story.flow.integers:
+            title = "average over the cells of discrete columns"
         value = -last["terms"][name] or 0.0
         rows.append(("", [escape(title), number(value, 6), *([number(value / unit, 6)] if unit else [])]))
     total = [number(last["nats"], 6), *([number(last["bits_per_dim"], 6)] if unit else [])]

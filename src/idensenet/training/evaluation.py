@@ -17,10 +17,16 @@ from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
 from idensenet.training.ranks import Ranks
 
+TERMS = ("base", "log_det", "preprocess", "levels", "categories")  # of a log-density
 
-def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean and its standard error, in float64."""
+
+def mean_and_error(values: Tensor, weight: Tensor | None = None) -> tuple[float, float]:
+    """The mean and its standard error, in float64; of rows that count differently, by their weights."""
     values = values.double()
+    if weight is not None:
+        share = weight.double() / weight.double().sum()
+        mean = (share * values).sum()
+        return float(mean), float((share * (values - mean)).square().sum().sqrt())
     return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
 
 
@@ -72,9 +78,13 @@ def score_rows(
     parts: dict[str, list[Tensor]] = {}
     batch = batch or rows_at_once(flow)
     for start in range(0, len(rows), batch):
-        x, y, c = split.batch(rows[start : start + batch])
+        x, y, c, weight = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
+        if flow.columns is not None and flow.columns.categories is not None and c is not None:
+            found["categories"] = torch.from_numpy(flow.columns.log_prob(c.cpu().numpy())).to(x)
+        if weight is not None:
+            found["weight"] = weight.to(x)
         if isinstance(flow, HybridFlow):
             found["probabilities"] = flow.classify(x, context=c).softmax(1)
             if y is not None:
@@ -83,19 +93,20 @@ def score_rows(
             parts.setdefault(name, []).append(value)
         report(min(start + batch, len(rows)))
     scores = {name: torch.cat(values) for name, values in parts.items()}
-    scores["log_prob"] = sum((scores[name] for name in ("base", "log_det", "preprocess", "levels")), torch.zeros(()))
+    scores["log_prob"] = sum((scores[name] for name in TERMS if name in scores), torch.zeros(()))
     return scores
 
 
 def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     """Means with standard errors; in bits per dimension too where there are levels."""
     result: dict[str, Any] = {"samples": len(scores["log_prob"])}
-    mean, error = mean_and_error(-scores["log_prob"])
+    weight = scores.get("weight")
+    mean, error = mean_and_error(-scores["log_prob"], weight)
     result["nats"], result["nats_error"] = mean, error
     if flow.levels:
         unit = flow.dims * math.log(2)
         result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
-    result["terms"] = {name: float(scores[name].double().mean()) for name in ("base", "log_det", "preprocess", "levels")}
+    result["terms"] = {name: mean_and_error(scores[name], weight)[0] for name in TERMS if name in scores}
     if "label" in scores:
         confidence, guess = scores["probabilities"].max(1)
         right = guess == scores["label"]
