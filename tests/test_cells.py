@@ -66,6 +66,18 @@ def test_one_random_point_is_unbiased_and_its_logarithm_is_a_lower_bound():
     assert (np.abs(low - right) > 4 * error).any()
 
 
+@pytest.mark.parametrize(("columns", "sixteen", "one"), [(1, 0.0004, 0.08), (5, 0.003, 0.22), (10, 0.013, 0.44)])
+def test_how_far_scores_are_below_exact_probabilities_on_average(columns, sixteen, one):
+    affine = Affine(torch.zeros(columns), torch.ones(columns))
+    flow = Flow(Chain([]), (columns,), None, Chain([affine]), integers=range(columns)).double().eval()
+    k = flow.sample(4000, torch.Generator().manual_seed(0))
+    exact = np.log(stats.norm.cdf(k + 1) - stats.norm.cdf(k)).sum(1)
+    for points, below in ((16, sixteen), (1, one)):
+        flow.points = points
+        gap = exact - flow.log_prob(k).numpy()
+        assert gap.mean() == pytest.approx(below, abs=4 * gap.std() / len(gap) ** 0.5 + 0.02 * columns / points)
+
+
 def test_masses_of_two_columns_are_the_probabilities_of_rectangles():
     flow = Flow(Chain([]), (2,), None, Chain([Whiten(2)]), integers=(0, 1)).double().eval()
     covariance = np.array([[1.0, 0.8], [0.8, 1.5]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, islice
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from idensenet.draws import Draws
 
 POINTS = 16  # of a cell, in evaluation
+ROWS = 4096  # that are evaluated together, at points of their cells
+Terms = Callable[[Tensor, int], Sequence[Tensor]]
 
 
 def _directions(number: int) -> list[float]:
@@ -59,6 +61,24 @@ class Cells(nn.Module):
         place = torch.arange(number, dtype=x.dtype, device=x.device)[:, None, None]
         u = torch.remainder(place * along + draws.uniform(x), 1.0)
         return self.spread(x.expand(number, *x.shape), 1 - (2 * u - 1).abs())
+
+    def average(self, x: Tensor, draws: Draws, number: int, terms: Terms) -> tuple[Tensor, list[Tensor]]:
+        """The logarithm of the mean density over a cell, [batch], and its terms at the points, [points, batch].
+
+        Args:
+            x: Rows with whole numbers in these columns.
+            draws: Where the shift of the lattice comes from.
+            number: How many points.
+            terms: Called with rows at points, and how often the batch is repeated in them; the first three of what it returns
+                add up to the log-density.
+        """
+        found: list[list[Tensor]] = []
+        for some in torch.split(self.points(x, draws, number), max(1, ROWS // max(1, len(x)))):
+            parts = terms(some.flatten(0, 1), len(some))
+            found.append([part.reshape(*some.shape[:2], *part.shape[1:]) for part in parts])
+        whole = [torch.cat(parts) for parts in zip(*found, strict=True)]
+        log_prob = torch.logsumexp(whole[0] + whole[1] + whole[2], 0) - math.log(number)
+        return torch.where(self.whole(x), log_prob, -math.inf), whole
 
     def floor(self, x: Tensor) -> Tensor:
         """The whole numbers of the cells that samples lie in."""

@@ -148,6 +148,14 @@ class DataConfig:
     """Columns of the table to use; all of them by default."""
     context: tuple[str, ...] = ()
     """Columns of the table to condition on: the model is the density of the other columns given these."""
+    discrete: tuple[str, ...] | str | None = "auto"
+    """Columns on a grid, scored by the probability of a value: a list, null for none, or auto, which finds and names them."""
+    categorical: tuple[str, ...] | str | None = "auto"
+    """Nominal columns: a list, null for none, or auto for those that are not numeric."""
+    bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict, hash=False)
+    """Lower and upper bounds of columns by name, null for none: '{rate: [0, 1], price: [0, null]}'."""
+    weight: str | None = None
+    """Column of the table that says how much each row counts."""
     size: int = 32
     """Side length to which images of a folder are cropped and resized."""
     channels: int = 3

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from idensenet.frozen import FrozenFlow
 
 INDICATOR = 0.25  # the least scale of a context that is 0 or 1: a rare category is not blown up
-ROWS = 4096  # that are evaluated together, at points of their cells
 
 
 LEAST_ROWS, NUMBERS = 256, 1 << 18  # of samples that are decoded together
@@ -237,7 +236,7 @@ class Flow(nn.Module):
         Args:
             data: Rows.
             context: A context for each row, for a conditional flow.
-            weight: How much each row counts, for a model that whitens; all the same by default.
+            weight: How much each row counts; all the same by default.
         """
         self._check_start(data, context)
         if self.context_scale is not None:
@@ -252,7 +251,7 @@ class Flow(nn.Module):
             if isinstance(part, Whiten):
                 return part.fit(data, weight)
             if isinstance(part, Affine) and part.loc.shape == self.shape:
-                return part.fit(data)
+                return part.fit(data, weight)
             data = part.encode(data)
         raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
 
@@ -379,16 +378,13 @@ class Flow(nn.Module):
         """log p(x), and what `_terms` returns at the points of each cell, [points, batch]."""
         assert self.cells is not None
         self._check_data(x, False)
-        prepared = prepared or self.prepare()
-        places = self.cells.points(x, self._draws(x, generator).fold(0), self.points)
-        found: list[list[Tensor]] = []
-        for some in torch.split(places, max(1, ROWS // max(1, len(x)))):
-            given = context if context is None or context.ndim == 1 or len(context) == 1 else context.repeat(len(some), 1)
-            parts = self._terms(some.flatten(0, 1), generator, given, prepared)
-            found.append([part.reshape(*some.shape[:2], *part.shape[1:]) for part in parts])
-        terms = [torch.cat(parts) for parts in zip(*found, strict=True)]
-        log_prob = torch.logsumexp(terms[0] + terms[1] + terms[2], 0) - math.log(self.points)
-        return torch.where(self.cells.whole(x), log_prob, -math.inf), terms
+        ready = prepared or self.prepare()
+
+        def terms(places: Tensor, copies: int) -> tuple[Tensor, ...]:
+            given = context if context is None or context.ndim == 1 or len(context) == 1 else context.repeat(copies, 1)
+            return self._terms(places, generator, given, ready)
+
+        return self.cells.average(x, self._draws(x, generator).fold(0), self.points, terms)
 
     def _terms(
         self, x: Tensor, generator: torch.Generator | None, context: Tensor | None, prepared: Prepared

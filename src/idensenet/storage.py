@@ -102,6 +102,18 @@ def _check_device(device: str | torch.device) -> None:
         ) from error
 
 
+def saved_columns(folder: Path) -> Columns | None:
+    """What the columns of the table were that the model in a folder was trained on, if it says so."""
+    try:
+        columns = read_json(folder / "model.json").get("columns")
+        return None if columns is None else Columns.from_dict(columns)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged description fails in every way there is
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(f"The model in {folder} is damaged: {lines[0]:.400}") from error
+
+
 def load(path: str | Path, device: str | torch.device = "cpu", step: int | str = "last") -> Flow:
     """A model ready for evaluation: of a run, from a folder that `save` wrote, or one that comes with the package.
 
@@ -143,6 +155,5 @@ def _read(folder: Path, device: str | torch.device) -> Flow:
             flow = build_config(config)
     state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
     flow.to(device=device, dtype=DTYPES[description["dtype"]]).load_state_dict(state)
-    columns = description.get("columns")
-    flow.columns = None if columns is None else Columns.from_dict(columns)
+    flow.columns = saved_columns(folder)
     return flow.eval()

@@ -44,7 +44,7 @@ def test_random_batches_of_a_large_file_stay_small(tmp_path):
 def test_a_batch_is_a_copy_in_the_order_asked_for(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(20).reshape(10, 2))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    x, y, _ = Split(mapped, np.arange(10, dtype=np.uint8)).batch(np.array([7, 0, 7, 3]))
+    x, y, *_ = Split(mapped, np.arange(10, dtype=np.uint8)).batch(np.array([7, 0, 7, 3]))
     assert x.tolist() == [[14, 15], [0, 1], [14, 15], [6, 7]]
     assert (y.tolist(), y.dtype) == ([7, 0, 7, 3], torch.int64)
     x += 1

@@ -29,7 +29,7 @@ def check(source, files, known):
     assert source.test.x.shape == (3, 1, 28, 28)
     assert source.train.x.tobytes() == files["train-images-idx3-ubyte"][16:]
     assert bytes(source.test.y.tolist()) == files["t10k-labels-idx1-ubyte"][8:]
-    x, y, _ = source.train.batch(np.array([4, 0]))
+    x, y, *_ = source.train.batch(np.array([4, 0]))
     assert x.numpy().tobytes() == np.asarray(source.train.x)[[4, 0]].tobytes()
     assert y.tolist() == [int(source.train.y[4]), int(source.train.y[0])]
 

@@ -3,7 +3,9 @@ import sys
 import numpy as np
 import pytest
 
-from idensenet.data.table import TextFormat, open_table, read_table
+from idensenet.data.csv_rows import TextFormat
+from idensenet.data.table import read_table
+from idensenet.data.table_source import Roles, open_table
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError
 
 
@@ -235,3 +237,37 @@ def test_whole_numbers_that_float64_would_round_are_refused(tmp_path, parquet, k
             read_table(path)
     assert read_table(parquet(id=values, b=[0.5, 1.5]), ["b"]).values.tolist() == [[0.5], [1.5]]
     assert read_table(parquet(id=np.array([1, 2**53 - 1], kind))).values[1, 0] == 2**53 - 1
+
+
+# Columns that are not numeric
+
+
+def test_nominal_columns_are_read_as_they_are(write):
+    path = write('a,zip,city\n1,007,"New York, NY"\n3,100,Ulm\n')
+    table = read_table(path, nominal="auto")
+    assert list(table.text) == ["city"]
+    assert table.column("city").tolist() == ["New York, NY", "Ulm"]
+    assert table.column("zip").tolist() == [7, 100]
+    named = read_table(path, ["city", "zip"], nominal=["zip", "city"])
+    assert named.column("zip").tolist() == ["007", "100"]
+    with pytest.raises(NonFiniteError, match=r"Row 2 of .* is empty in column 'city'"):
+        read_table(write("a,city\n1,Ulm\n3,\n"), nominal="auto")
+    with pytest.raises(DataError, match=r"'city' \('Ulm' in line 2\); .* name these as nominal"):
+        read_table(write("a,city\n1,Ulm\n"), nominal=["a"])
+
+
+def test_what_columns_are_for_is_said_once(write):
+    path = write("a,b,w\n" + "\n".join(f"{i},{i % 3},{i % 2 + 1}" for i in range(40)))
+    source = open_table(path, roles=Roles(None, (), "w"), discrete="auto", bounds={"b": (0, 2)})
+    assert (source.columns, source.table.integers, source.bounds) == (("a", "b"), (1,), ((None, None), (0.0, 3.0)))
+    assert source.train.batch(np.arange(4)).weight.tolist() == (source.train.x[:4, 0] % 2 + 1).tolist()
+    assert open_table(path).table.plain  # a library call finds nothing unasked
+    for roles, text in (
+        (Roles(["a", "w"], (), "w"), "Column 'w' is to be modelled and to be given"),
+        (Roles(None, ("w",), "w"), "named twice"),
+        (Roles(None, (), "v"), "has no column 'v'"),
+    ):
+        with pytest.raises((OptionError, UnknownNameError), match=text):
+            open_table(path, roles=roles)
+    with pytest.raises(OptionError, match="weights that are negative"):
+        open_table(write("a,w\n1,-1\n2,3\n"), roles=Roles(None, (), "w"))

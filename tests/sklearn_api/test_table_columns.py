@@ -1,6 +1,7 @@
 """Discrete and nominal columns of the estimators: sum rules, each with a control, and tables that come back as they were."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,12 +164,20 @@ def test_it_is_pickled_cloned_and_saved(mixed, tmp_path):
     assert idn.load(tmp_path / "model").columns == mixed.columns_
 
 
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parents[2] / "docs" / "columns.md").read_text()
+    names = {}
+    exec(text.split("```python")[1].split("```")[0].replace("max_iter=100", "max_iter=10"), names)
+    assert names["density"].columns_.in_words("grid") == "'children' (step 1), 'height' (step 1)"
+    assert names["density"].columns_.in_words("nominal") == "'city'"
+
+
 # What cannot be
 
 
 def test_values_that_fit_did_not_see_are_named(mixed):
     table = frame(5, 1)
-    with pytest.warns(UserWarning, match="Column 'city' has 'Paris' in row 2, a category that fit did not see"):
+    with pytest.warns(UserWarning, match="Column 'city' has 'Paris' in row 2, a category that is not known"):
         scores = mixed.score_samples(table.assign(city=["Oslo", "Rome", "Paris", "Oslo", "Bonn"]))
     assert np.isneginf(scores).tolist() == [False, False, True, False, False]
     with pytest.warns(

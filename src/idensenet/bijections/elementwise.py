@@ -64,10 +64,19 @@ class Affine(Bijection):
         return affine
 
     @torch.no_grad()
-    def fit(self, data: Tensor) -> None:
-        """Take location and scale from data, per dimension; a constant dimension is only shifted."""
-        std = data.std(0, unbiased=False)
-        self.loc.copy_(data.mean(0))
+    def fit(self, data: Tensor, weight: Tensor | None = None) -> None:
+        """Take location and scale from data, per dimension; a constant dimension is only shifted.
+
+        Args:
+            data: Samples.
+            weight: How much each counts, [samples]; all the same by default.
+        """
+        std, mean = data.std(0, unbiased=False), data.mean(0)
+        if weight is not None:
+            share = (weight / weight.sum()).view(-1, *[1] * (data.ndim - 1))
+            mean = (share * data).sum(0)
+            std = (share * (data - mean).square()).sum(0).sqrt()
+        self.loc.copy_(mean)
         rounding = 8 * torch.finfo(data.dtype).eps * self.loc.abs()  # in the deviation of a constant
         self.scale.copy_(torch.where(std > rounding, std, torch.ones_like(std)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ from idensenet.commands.use import (
 )
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
+from idensenet.data.csv_rows import TextFormat
 from idensenet.data.source import Source, Split
-from idensenet.data.table import TextFormat, read_with_context
+from idensenet.data.table_source import Roles, read_contents
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
@@ -188,8 +190,7 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
 def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
     """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
     if given.table is not None:
-        columns, context = given.columns or trained_on.columns, given.context or trained_on.context
-        return _table(Path(given.table), flow, columns, context, written(flow, given))
+        return _table(Path(given.table), flow, given)
     source = source_of(Config(data=given))
     check_shape(flow, source)
     if given.folder is None:
@@ -204,11 +205,17 @@ def written(flow: Flow, given: DataConfig) -> TextFormat:
     return TextFormat(trained.header if given.header is None else given.header, given.decimal or trained.decimal)
 
 
-def _table(path: Path, flow: Flow, columns: tuple[str, ...], context: tuple[str, ...], text: TextFormat) -> Samples:
-    table, given = read_with_context(path, columns or None, context, text)
-    if table.values.shape[1:] != flow.shape:
-        raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {table.values.shape[1]}.")
-    return Samples((Split(table.values, context=given.values if given.columns else None),))
+def _table(path: Path, flow: Flow, given: DataConfig) -> Samples:
+    """All rows of a table, read as the model was trained."""
+    trained = flow.config.data if flow.config is not None else DataConfig()
+    roles = Roles(given.columns or trained.columns or None, given.context or trained.context)
+    contents = read_contents(path, roles, known=flow.columns, text=written(flow, given))
+    for sentence in contents.surprises:
+        print(f"{path}: {sentence}", file=sys.stderr)
+    split = contents.split()
+    if split.x.shape[1:] != flow.shape:
+        raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {split.x.shape[1]}.")
+    return Samples((split,))
 
 
 def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
@@ -218,7 +225,7 @@ def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> 
     if flipped and flow.levels is None:
         raise OptionError(f"{word}: only images can be turned upside down, and this model takes {flow.shape[0]} columns.")
     if path.is_file():
-        return _table(path, flow, trained_on.columns, trained_on.context, written(flow, given))
+        return _table(path, flow, DataConfig(header=given.header, decimal=given.decimal))
     if path.is_dir():
         if flow.levels is None:
             raise OptionError(f"{name} is a folder of images, but the model takes {flow.shape[0]} columns.")

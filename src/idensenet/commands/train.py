@@ -14,10 +14,12 @@ from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, DataConfig, recipes
 from idensenet.data.catalog import open_source
+from idensenet.data.columns import Columns
+from idensenet.data.csv_rows import TextFormat
 from idensenet.data.fingerprint import OWN, UNKNOWN, changes
 from idensenet.data.source import Source
-from idensenet.data.table import TextFormat
 from idensenet.errors import OptionError, StorageError
+from idensenet.storage import saved_columns
 from idensenet.threads import suited_to
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, check_exact, check_run
@@ -51,7 +53,8 @@ COMMON = (
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
 
 
-def source_of(config: Config) -> Source:
+def source_of(config: Config, known: Columns | None = None) -> Source:
+    """The data that a configuration asks for; columns of a table are taken for what is known of them."""
     d = config.data
     return open_source(
         None if d.folder or d.table else d.name,  # one's own data takes the place of the recipe's
@@ -60,6 +63,11 @@ def source_of(config: Config) -> Source:
         table=d.table,
         columns=d.columns or None,
         context=d.context,
+        weight=d.weight,
+        discrete=d.discrete,
+        categorical=d.categorical,
+        bounds=d.bounds,
+        known=known,
         size=d.size,
         channels=d.channels,
         seed=d.split_seed,
@@ -78,9 +86,14 @@ def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
     if given.table is None or trained.table is None:
         return given
     columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
-    header = trained.header if given.header is None else given.header
-    given = dataclasses.replace(given, header=header, decimal=given.decimal or trained.decimal)
-    return dataclasses.replace(given, columns=columns, context=given.context or trained.context)
+    return dataclasses.replace(
+        given,
+        columns=columns,
+        context=given.context or trained.context,
+        weight=given.weight or trained.weight,
+        header=trained.header if given.header is None else given.header,
+        decimal=given.decimal or trained.decimal,
+    )
 
 
 def data_notes(run: RunFolder, source: Source) -> tuple[str, ...]:
@@ -97,9 +110,12 @@ def fitted(config: Config, source: Source) -> Config:
     own = config.data.folder is not None or config.data.table is not None
     d, m, t = config.data, config.model, config.train
     if own:
-        d = dataclasses.replace(d, columns=source.columns)  # by their names, whatever is used later
+        names = tuple(source.table.names) if source.table is not None else source.columns
+        d = dataclasses.replace(d, columns=names)  # by their names, whatever is used later
         t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
+        if source.table is not None:
+            m = dataclasses.replace(m, integers=source.table.integers, bounds=source.bounds or m.bounds)
         if source.levels is None and m.preprocess == "none":
             m = dataclasses.replace(m, preprocess="standardize")
     if m.context != len(source.context):
@@ -116,6 +132,13 @@ def fitted(config: Config, source: Source) -> Config:
     return fit
 
 
+def known_columns(run: RunFolder | None) -> Columns | None:
+    """What the columns of the table of a run are, if it has a checkpoint that says so."""
+    if run is None or not run.checkpoints.steps():
+        return None
+    return saved_columns(run.checkpoints.path(run.checkpoints.find("last")) / "model")
+
+
 def start(
     config: Config,
     recipe: str | None,
@@ -125,7 +148,7 @@ def start(
     stop_after: int | None = None,
 ) -> int:
     """Train, in a new folder or from a checkpoint."""
-    source = source_of(config)
+    source = source_of(config, known_columns(resume))
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
     trainer = Trainer(fitted(config, source), source, run)
     with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric), _threads(trainer):
@@ -169,6 +192,8 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         raise OptionError(f"--stop-after {stop_after} must be later than step {trainer.progress.step}, where the run stands.")
     if trainer.rank == 0 and trainer.config.output.display != "quiet":
         s = trainer.schedule
+        if not resume and trainer.source.table is not None and not trainer.source.table.plain:
+            print(*trainer.source.notes[1:], "--data.discrete and --data.categorical change that.", flush=True)
         print(
             f"{trainer.flow.num_parameters:,} parameters, steps {trainer.progress.step} to {s.steps}, results in {run.path}",
             flush=True,

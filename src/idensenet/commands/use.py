@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import io
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from idensenet.commands.parsing import Parser, add_groups
 from idensenet.commands.train import by_name, data_notes, source_of
 from idensenet.config import Config
+from idensenet.data.columns import Columns
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError
@@ -40,9 +42,14 @@ def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, 
         config = Config(data=by_name(overrides, config.data))
     elif overrides is not None and overrides.root != Config().data.root:
         config = config.replace(data={"root": overrides.root})
-    source = source_of(config)
+    source = source_of(as_trained(config, flow), flow.columns)
     check_shape(flow, source)
     return flow, dataclasses.replace(source, notes=(*source.notes, *data_notes(RunFolder(run), source)))
+
+
+def as_trained(config: Config, flow: Flow) -> Config:
+    """All columns are real for a model that says nothing about them."""
+    return config if flow.columns is not None else config.replace(data={"discrete": None, "categorical": None})
 
 
 def check_shape(flow: Flow, source: Source) -> None:
@@ -162,12 +169,12 @@ def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
         "base": "-log N(z; 0, I)",
         "log_det": "-log-det of the flow",
         "preprocess": "-log-det of the preprocessing",
-        "levels": "dequantisation: D ln levels",
+        "levels": "dequantisation: D ln levels" if flow.levels else "average over the cells of discrete columns",
         "noise": "dequantisation: log q(u | x)",
+        "categories": "-log p(nominal columns)",
     }
-    for name, title in names.items():
-        if name not in found["terms"]:
-            continue
+    for name in found["terms"]:
+        title = names[name]
         value = 0.0 - found["terms"][name]  # no minus zero
         table.add_row(title, f"{value:.6g}", *([f"{value / unit:.6f}"] if unit else []))
     bits = [f"{found['bits_per_dim']:.6f} +- {found['bits_per_dim_error']:.4f}"] if unit else []
@@ -213,11 +220,21 @@ def sample(arguments: list[str]) -> int:
         )
     generator = torch.Generator(flow.device).manual_seed(values.seed)
     given = _given(flow, values.context, values.number)
+    categories = None if flow.columns is None else flow.columns.draw(values.number, np.random.default_rng(values.seed))
+    if categories is not None:
+        if given is not None:
+            raise OptionError("The categories of samples are drawn by the model, so that it takes no --context; leave it out.")
+        given = torch.from_numpy(categories).to(flow.device, flow.dtype)
     with suited_to(flow, values.number):
         drawn = flow.sample(values.number, generator, values.temperature, given).cpu()
+    table = None if flow.columns is None else flow.columns.values(drawn.numpy(), categories)
     if out.suffix == ".npy":
-        np.save(content := io.BytesIO(), drawn.numpy())
+        if categories is not None and flow.columns is not None:
+            raise OptionError(f"--out {values.out} holds numbers, but {flow.columns.in_words('nominal')} is nominal; use .csv.")
+        np.save(content := io.BytesIO(), drawn.numpy() if table is None else np.stack(table, 1).astype(drawn.numpy().dtype))
         write_atomically(out, content.getvalue())
+    elif out.suffix == ".csv" and table is not None and flow.columns is not None:
+        write_atomically(out, table_text(flow.columns, table, 17 if drawn.dtype == torch.float64 else 9))
     elif out.suffix == ".csv":
         digits = "%.17g" if drawn.dtype == torch.float64 else "%.9g"
         np.savetxt(content := io.BytesIO(), drawn.flatten(1).numpy(), delimiter=",", fmt=digits)
@@ -226,6 +243,19 @@ def sample(arguments: list[str]) -> int:
         _picture_of_samples(flow, drawn, out)
     print(f"{values.number} samples in {out}")
     return 0
+
+
+def table_text(columns: Columns, values: Sequence[np.ndarray[Any, Any]], digits: int) -> str:
+    """A table as CSV, with the names of its columns; numbers with so many digits, values on a grid as they were."""
+    forms = {"real": f".{digits}g", "grid": ".14g", "nominal": ""}
+    text = [
+        [f"{value:{forms[column.kind]}}" if forms[column.kind] else str(value) for value in each.tolist()]
+        for column, each in zip(columns.columns, values, strict=True)
+    ]
+    writer = csv.writer(content := io.StringIO(), lineterminator="\n")
+    writer.writerow(columns.names)
+    writer.writerows(zip(*text, strict=True))
+    return content.getvalue()
 
 
 def _given(flow: Flow, context: str | None, number: int) -> torch.Tensor | None:
@@ -277,7 +307,7 @@ def reconstruct(arguments: list[str]) -> int:
     check("--number", values.number)
     out = writable(values.out, (".png",))
     flow, source = model_and_source(values.run, values.step, values.data)
-    x, _, c = source.test.batch(np.arange(min(values.number, len(source.test))))
+    x, _, c, _ = source.test.batch(np.arange(min(values.number, len(source.test))))
     x, c = taken(flow, x, c)
     with torch.no_grad(), suited_to(flow, len(x)):
         before = flow.dequantize(x)

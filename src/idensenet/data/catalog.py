@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from idensenet.data.cifar10 import open_cifar10
+from idensenet.data.columns import Columns, Names, Pair
+from idensenet.data.csv_rows import TextFormat
 from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
 from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.data.source import Source, Split
-from idensenet.data.table import TextFormat, open_table
+from idensenet.data.table_source import Roles, open_table
 from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
@@ -39,6 +41,11 @@ def open_source(
     table: Path | str | None = None,
     columns: Sequence[str] | None = None,
     context: Sequence[str] = (),
+    weight: str | None = None,
+    discrete: Names = None,
+    categorical: Names = None,
+    bounds: Mapping[str, Pair] | None = None,
+    known: Columns | None = None,
     size: int = 32,
     channels: int = 3,
     seed: int = 0,
@@ -48,8 +55,9 @@ def open_source(
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table.
 
-    `size` and `channels` shape the images of a folder, `columns` chooses those of a table and `context` those of them that
-    are given, `seed` and `test_fraction` divide both into training and test, by the content of a row or the name of a file
+    `size` and `channels` shape the images of a folder. `columns` chooses those of a table, `context` those of them that are
+    given, and `weight` the one that says how much a row counts; for `discrete`, `categorical`, `bounds` and `known` see
+    `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the name of a file
     unless `split` is "position". Published sets are divided as they were published. `root` is where data is kept, and `text`
     says how CSV files are written.
 
@@ -76,7 +84,16 @@ def open_source(
     if name == "table":
         if table is None:
             raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
-        return open_table(Path(table), columns=columns, context=context, text=text or TextFormat(), **how)
+        return open_table(
+            Path(table),
+            roles=Roles(columns, context, weight),
+            discrete=discrete,
+            categorical=categorical,
+            bounds=bounds,
+            known=known,
+            text=text or TextFormat(),
+            **how,
+        )
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])
     if name == "digits":

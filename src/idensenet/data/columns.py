@@ -154,6 +154,12 @@ class Columns:
         return 0 if self.categories is None else sum(self.categories.sizes)
 
     @property
+    def indicator_names(self) -> tuple[str, ...]:
+        """What each of them stands for, such as city=Oslo."""
+        nominal = [self.columns[i] for i in self.of("nominal")]
+        return tuple(f"{column.name}={value}" for column in nominal for value in column.categories or ())
+
+    @property
     def plain(self) -> bool:
         """Whether all columns are real."""
         return len(self.of("real")) == len(self.columns)
@@ -189,7 +195,7 @@ class Columns:
             if column.grid is not None:
                 first, last = ((end - column.grid.origin) / column.grid.step for end in (low, high))
                 found[i] = (
-                    None if pair[0] is None else float(np.ceil(first - 0.01)),
+                    None if pair[0] is None else float(np.ceil(first - 0.01)) + 0.0,  # no minus zero
                     None if pair[1] is None else float(np.floor(last + 0.01) + 1),
                 )
         return tuple(found.get(i, (None, None)) for i in self.amounts) if found else ()
@@ -224,6 +230,25 @@ class Columns:
                 found[i] = int(np.flatnonzero(bad)[0])
         return found
 
+    def surprises(self, x: Array, table: Sequence[Any]) -> list[str]:
+        """Sentences about values that the table that these columns were found in cannot have.
+
+        Args:
+            x: All columns as numbers.
+            table: The columns as they are.
+        """
+        found = []
+        for place, row in self.unknown(x).items():
+            column, values = self.columns[place], table[place]
+            value = values.iloc[row] if hasattr(values, "iloc") else values[row]
+            value = value.item() if isinstance(value, np.generic) else value
+            if column.grid is None:
+                why = "a category that is not known: the log-probability of such rows is minus infinity"
+            else:
+                why = f"off its grid (step {column.grid.step:g}): such values are rounded"
+            found.append(f"Column {column.name!r} has {value!r} in row {row}, {why}.")
+        return found
+
     def log_prob(self, one_hot: Array, left_out: float = 0.0) -> Array:
         """log p(c) of rows of `one_hot`; minus infinity for unknown categories."""
         assert self.categories is not None
@@ -235,12 +260,16 @@ class Columns:
         """Categories drawn from p(c), as the context of a flow; None if there are no nominal columns."""
         return None if self.categories is None else self.categories.one_hot(self.categories.sample(n, random))
 
+    def in_units(self, numbers: Array) -> list[Array]:
+        """The columns that a flow models, in the units of the table."""
+        grids = [self.columns[place].grid for place in self.amounts]
+        return [each if grid is None else grid.values(each) for each, grid in zip(numbers.T, grids, strict=True)]
+
     def values(self, numbers: Array, one_hot: Array | None) -> list[Array]:
         """The columns of a table, from what a flow models and the categories of each row."""
         found: list[Array] = [np.empty(0)] * len(self.columns)
-        for column, place in zip(numbers.T, self.amounts, strict=True):
-            grid = self.columns[place].grid
-            found[place] = column if grid is None else grid.values(column)
+        for column, place in zip(self.in_units(numbers), self.amounts, strict=True):
+            found[place] = column
         if self.categories is not None:
             assert one_hot is not None
             for codes, place in zip(self.categories.codes(one_hot).T, self.of("nominal"), strict=True):

@@ -19,9 +19,16 @@ def _named(columns: Array, names: Sequence[str] | None) -> str:
     return ", ".join(shown) + (", ..." if len(columns) > 6 else "")
 
 
-def check_density(x: Array, names: Sequence[str] | None = None) -> None:
-    """Refuse columns that are constant, copies of each other or determined by others: no density exists there."""
-    x = np.asarray(x, np.float64)
+def check_density(x: Array, names: Sequence[str] | None = None, integers: Sequence[int] = ()) -> None:
+    """Refuse columns that are constant, copies of each other or determined by others: no density exists there.
+
+    Args:
+        x: Rows.
+        names: The names of the columns.
+        integers: Columns of whole numbers, to which a flow adds noise; with it, they have a density.
+    """
+    x = np.array(x, np.float64)
+    x[:, list(integers)] += np.random.default_rng(0).random((len(x), len(integers)))
     with np.errstate(over="ignore", invalid="ignore"):
         deviation, size = x.std(0), np.abs(x).max(0)
     if not np.isfinite(deviation).all():
@@ -69,7 +76,7 @@ def check_source(source: Source, dtype: str) -> None:
     if source.levels is not None or source.stream is not None:
         return
     x, context = source.train.x, source.train.context
-    check_density(x, source.columns or None)
+    check_density(x, source.columns or None, () if source.table is None else source.table.integers)
     check_digits(x, dtype, source.columns or None)
     if context is not None:
         check_digits(context, dtype, source.context or None)

@@ -22,7 +22,7 @@ class Grid(NamedTuple):
 
     def numbers(self, values: Array) -> Array:
         """k of the nearest value on the grid."""
-        return np.round((values - self.origin) / self.step)
+        return np.asarray(np.round((values.astype(np.float64) - self.origin) / self.step))
 
     def off(self, values: Array) -> Array:
         """Which values are not on the grid."""
@@ -32,7 +32,7 @@ class Grid(NamedTuple):
 
     def values(self, numbers: Array) -> Array:
         """The values of these k, without the rounding of the last digits: 5.1 and not 5.1000000000000005."""
-        found, place = np.unique(self.origin + np.round(numbers) * self.step, return_inverse=True)
+        found, place = np.unique(self.origin + np.round(numbers.astype(np.float64)) * self.step, return_inverse=True)
         exact: Array = np.array([float(f"{value:.14g}") for value in found], np.float64)
         return np.asarray(exact[place.reshape(-1)])
 

@@ -77,5 +77,6 @@ def categories_of(column: Any, name: str, asked: bool) -> tuple[Value, ...]:
 
 def codes_of(column: Any, categories: Sequence[Value], name: str) -> Array:
     """The number of the category of each row, -1 for an unknown one."""
-    places = {value: i for i, value in enumerate(categories)}
+    places: dict[Value, int] = {str(value): i for i, value in enumerate(categories)}  # as text has them
+    places |= {value: i for i, value in enumerate(categories)}
     return np.array([places.get(value, -1) for value in values_of(column, name)], np.int64)

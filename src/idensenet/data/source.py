@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from idensenet.data.toy import ToySet
 from idensenet.errors import DataError
+
+if TYPE_CHECKING:
+    from idensenet.data.columns import Columns, Pair
 
 
 def release(x: np.ndarray[Any, Any]) -> None:
@@ -41,15 +44,20 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor | None = None
     context: Tensor | None = None
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of an array, perhaps memory-mapped, labels and contexts if there are any. Only what a batch needs is ever read."""
+    """Rows of an array, perhaps memory-mapped, with labels, contexts and weights if there are any.
+
+    Only what a batch needs is ever read.
+    """
 
     x: np.ndarray[Any, Any]
     y: np.ndarray[Any, Any] | None = None
     context: np.ndarray[Any, Any] | None = None
+    weight: np.ndarray[Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -67,6 +75,7 @@ class Split:
             torch.from_numpy(rows),
             None if self.y is None else torch.from_numpy(self.y[index].astype(np.int64)),
             None if self.context is None else torch.from_numpy(self.context[index]),
+            None if self.weight is None else torch.from_numpy(self.weight[index].astype(np.float64)),
         )
 
 
@@ -75,8 +84,9 @@ class Source:
     """A data set. `shape` is that of a sample, `levels` the number of integer levels of a pixel (None: real numbers).
 
     `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
-    `notes` are sentences that every report repeats, such as that a checksum was not known. `places` are the places of all rows
-    in the file or folder, training first, where the split is ours.
+    Of a table, `table` says what its columns are, `columns` and `context` name the numbers that a flow takes, and `bounds` has
+    theirs. `notes` are sentences that every report repeats, such as that a checksum was not known. `places` are the places of
+    all rows in the file or folder, training first, where the split is ours.
     """
 
     name: str
@@ -87,6 +97,8 @@ class Source:
     classes: int | None = None
     stream: ToySet | None = None
     columns: tuple[str, ...] = ()
-    context: tuple[str, ...] = ()  # columns that are given
+    context: tuple[str, ...] = ()
+    table: Columns | None = None
+    bounds: tuple[Pair, ...] = ()
     notes: tuple[str, ...] = field(default=())
     places: np.ndarray[Any, Any] | None = None

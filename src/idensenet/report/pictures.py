@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,6 +86,13 @@ def contexts(flow: Flow, split: Split, count: int) -> Tensor | None:
     return None if split.context is None else torch.from_numpy(split.context[:count]).to(flow.device, flow.dtype)
 
 
+def in_units(flow: Flow, x: Tensor) -> Tensor:
+    """Rows in the units of the table that a flow was trained on."""
+    if flow.columns is None or not flow.integers:
+        return x
+    return torch.from_numpy(np.stack(flow.columns.in_units(x.detach().cpu().numpy()), 1))
+
+
 def run_picture(flow: Flow, source: Source, path: Path, seed: int = 0) -> None:
     """What the model makes, in the form that suits its data: a density, a grid of samples, or histograms."""
     generator = torch.Generator(flow.device).manual_seed(seed)
@@ -95,10 +103,10 @@ def run_picture(flow: Flow, source: Source, path: Path, seed: int = 0) -> None:
     count = min(len(source.test), 10_000)
     data = torch.from_numpy(source.test.x[:count]).to(flow.dtype)
     samples = flow.sample(count, generator, context=contexts(flow, source.test, count))
-    if flow.shape == (2,) and not flow.context:
+    if flow.shape == (2,) and not flow.context and not flow.integers:
         density_picture(flow, data, samples, path)
     else:
-        scatter_picture(data, samples, source.columns, path)
+        scatter_picture(in_units(flow, data), in_units(flow, samples), source.columns, path)
 
 
 # Round trips

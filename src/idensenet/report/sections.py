@@ -24,6 +24,7 @@ TERMS = {
     "preprocess": "−log-determinant of the preprocessing",
     "levels": "dequantisation: D ln levels",
     "noise": "dequantisation: log q(u | x)",
+    "categories": "−log p(nominal columns)",
 }
 
 
@@ -124,6 +125,8 @@ def score(story: Story) -> str:
     for name, title in TERMS.items():
         if name not in last["terms"]:
             continue
+        if name == "levels" and story.flow.integers:
+            title = "average over the cells of discrete columns"
         value = -last["terms"][name] or 0.0
         rows.append(("", [escape(title), number(value, 6), *([number(value / unit, 6)] if unit else [])]))
     total = [number(last["nats"], 6), *([number(last["bits_per_dim"], 6)] if unit else [])]

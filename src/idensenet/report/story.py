@@ -73,9 +73,10 @@ class Story:
 def _open(config: Config, flow: Flow) -> tuple[Source | None, str]:
     """The data of a run, or why it cannot be shown."""
     from idensenet.commands.train import source_of
+    from idensenet.commands.use import as_trained
 
     try:
-        source = source_of(config)
+        source = source_of(as_trained(config, flow), flow.columns)
     except (InputError, OSError) as error:
         return None, str(error)
     if source.shape != flow.shape:

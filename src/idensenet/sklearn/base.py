@@ -21,12 +21,12 @@ from torch import Tensor
 from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.columns import Columns, Names, Pair
-from idensenet.data.density import check_digits
+from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.logdet import KrylovLogDet
-from idensenet.sklearn.columns import check_columns, joined, second_look, warn_of_unknown
+from idensenet.sklearn.columns import joined, second_look, warn_of_unknown
 from idensenet.sklearn.defaults import SCORED, Settings, held_out_rows, settings_for
 from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
 from idensenet.sklearn.progress import progress
@@ -282,7 +282,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if not columns.amounts:
             return self._keep_categories(columns, given, y)
         names = None if names is None else [columns.names[i] for i in columns.amounts]
-        check_columns(columns, x, names)
+        check_density(x, names, columns.integers)
         check_digits(x, self.dtype or "float64", names)
         if given is not None and columns.categories is None:
             check_digits(given, self.dtype or "float64", self.context_names_in_)

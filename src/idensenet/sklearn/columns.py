@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idensenet.data.columns import Column, Columns, Names
-from idensenet.data.density import check_density
 from idensenet.data.store import Array
 from idensenet.sklearn.tables import column_names, is_frame
 
@@ -66,25 +65,12 @@ def second_look(found: Columns, x: Array, discrete: Names) -> Columns:
     return columns
 
 
-def check_columns(columns: Columns, numbers: Array, names: list[str] | None) -> None:
-    """Refuse real columns without a density; the noise of discrete ones gives them one."""
-    noise = np.zeros_like(numbers)
-    integers = list(columns.integers)
-    noise[:, integers] = np.random.default_rng(0).random((len(numbers), len(integers)))
-    check_density(numbers + noise, names)
-
-
 def warn_of_unknown(columns: Columns, x: Array, X: ArrayLike) -> None:
-    """Warnings that name values that the table of `fit` did not have and could not have."""
-    for place, row in columns.unknown(x).items():
-        column, values = columns.columns[place], _column(_as_table(X), place)
-        value = values.iloc[row] if hasattr(values, "iloc") else values[row]
-        value = value.item() if isinstance(value, np.generic) else value
-        if column.grid is None:
-            why = "a category that fit did not see: the log-probability of such rows is minus infinity"
-        else:
-            why = f"off its grid (step {column.grid.step:g}): such values are rounded"
-        warnings.warn(f"Column {column.name!r} has {value!r} in row {row}, {why}.", stacklevel=4)
+    """Warnings that name values that the table of `fit` cannot have."""
+    if columns.unknown(x):
+        table = _as_table(X)
+        for sentence in columns.surprises(x, [_column(table, i) for i in range(len(columns.columns))]):
+            warnings.warn(sentence, stacklevel=4)
 
 
 def joined(first: Array | None, second: Array | None) -> Array | None:

@@ -18,12 +18,16 @@ from idensenet.hybrid import HybridFlow
 from idensenet.training.probing import Probing, averaged
 from idensenet.training.ranks import Ranks
 
-TERMS = ("base", "log_det", "preprocess", "levels", "noise")  # of a log-density, the last where noise is learned
+TERMS = ("base", "log_det", "preprocess", "levels", "noise", "categories")  # of a log-density, as far as they are there
 
 
-def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean and its standard error, in float64."""
+def mean_and_error(values: Tensor, weight: Tensor | None = None) -> tuple[float, float]:
+    """The mean and its standard error, in float64; of rows that count differently, by their weights."""
     values = values.double()
+    if weight is not None:
+        share = weight.double() / weight.double().sum()
+        mean = (share * values).sum()
+        return float(mean), float((share * (values - mean)).square().sum().sqrt())
     return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
 
 
@@ -80,7 +84,7 @@ def score_rows(
     parts: dict[str, list[Tensor]] = {}
     batch = batch or rows_at_once(flow)
     for start in range(0, len(rows), batch):
-        x, y, c = split.batch(rows[start : start + batch])
+        x, y, c, weight = split.batch(rows[start : start + batch])
         x, c = taken(flow, x, c)
         found = flow.log_prob_terms(x, context=c)
         if probing is not None:
@@ -88,6 +92,10 @@ def score_rows(
         if importance > 1:
             found["importance"] = flow.log_prob(x, context=c, importance=importance)
             found["importance_samples"] = torch.full_like(found["importance"], importance)
+        if flow.columns is not None and flow.columns.categories is not None and c is not None:
+            found["categories"] = torch.from_numpy(flow.columns.log_prob(c.cpu().numpy())).to(x)
+        if weight is not None:
+            found["weight"] = weight.to(x)
         if isinstance(flow, HybridFlow):
             found["probabilities"] = flow.classify(x, context=c).softmax(1)
             if y is not None:
@@ -103,14 +111,15 @@ def score_rows(
 def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     """Means with standard errors; in bits per dimension too where there are levels."""
     result: dict[str, Any] = {"samples": len(scores["log_prob"])}
-    mean, error = mean_and_error(-scores["log_prob"])
+    weight = scores.get("weight")
+    mean, error = mean_and_error(-scores["log_prob"], weight)
     result["nats"], result["nats_error"] = mean, error
     unit = flow.dims * math.log(2)
     if flow.levels:
         result["bits_per_dim"], result["bits_per_dim_error"] = mean / unit, error / unit
     if "error" in scores:
         result["single_error"] = float(scores["error"].double().square().mean().sqrt())
-    result["terms"] = {name: float(scores[name].double().mean()) for name in TERMS if name in scores}
+    result["terms"] = {name: mean_and_error(scores[name], weight)[0] for name in TERMS if name in scores}
     if "importance" in scores:
         mean, error = mean_and_error(-scores["importance"])
         found = {"samples": int(scores["importance_samples"][0]), "nats": mean, "nats_error": error}

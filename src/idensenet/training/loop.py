@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,9 @@ class Trainer:
         torch.manual_seed(t.seed)  # the same weights on every rank
         dtype = torch.float64 if t.precision == "64-true" else torch.float32
         self.flow = build_config(config).to(self.fabric.device, dtype)
+        self.flow.columns = source.table
+        self.of_categories = self._loss_of_categories()
+        self.mean_weight = 1.0 if source.train.weight is None else float(source.train.weight.mean())
         self.batches = Batches(source, t.batch_size, t.seed, self.rank, self.world)
         per_step = t.accumulate * self.world
         self.schedule = Schedule.of(t, None if source.stream else max(1, self.batches.per_epoch // per_step))
@@ -80,6 +84,13 @@ class Trainer:
         self.recent: dict[str, list[Tensor]] = {}
         self.since = time.monotonic()
         self.events = Events(run.path / "events") if config.output.tensorboard and self.rank == 0 else None
+
+    def _loss_of_categories(self) -> float:
+        """The mean of -log p(c) over the categories of training rows, which no step changes."""
+        columns, train = self.source.table, self.source.train
+        if columns is None or columns.categories is None or train.context is None:
+            return 0.0
+        return -float(np.average(columns.log_prob(train.context), weights=train.weight))
 
     # Before the first step
 
@@ -98,9 +109,10 @@ class Trainer:
         if self.config.model.preprocess in ("standardize", "whiten"):
             rows, context = torch.from_numpy(self.source.train.x[:]), self.source.train.context
             given = None if context is None else self.given(torch.from_numpy(context))
-            self.flow.standardize(self.prepare(rows), given)
+            weight = self.source.train.weight
+            self.flow.standardize(self.prepare(rows), given, None if weight is None else self.given(torch.from_numpy(weight)))
             check_rounding(rows, self.flow.preprocess, self.flow.dtype, "the table")
-        x, _, c = first(0)
+        x, _, c, _ = first(0)
         self.flow.initialize(self.prepare(x), self.given(c))
         self.average = Average(self.flow, self.config.train.average)
 
@@ -109,7 +121,7 @@ class Trainer:
         self.flow.train()
         self.flow.learn_concatenation(self.progress.step >= self.schedule.concatenation_from)
         self.learning = None
-        x, y, c = self.batches(0)
+        x, y, c, _ = self.batches(0)
         y = None if y is None else y.to(self.fabric.device)
         with self.precision.products(self.fabric.device):
             prepared = self.flow.prepare(self.precision)
@@ -197,12 +209,13 @@ class Trainer:
     def loss(self, number: int, i: int, prepared: Prepared) -> Tensor:
         """The share of the i-th batch in the loss of a step."""
         t = self.config.train
-        x, y, c = self.batches(number * t.accumulate + i)
+        x, y, c, weight = self.batches(number * t.accumulate + i)
         x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
         y = None if y is None else y.to(self.fabric.device)
-        loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c), prepared)
+        weight = None if weight is None else self.given(weight / self.mean_weight)
+        loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c), prepared, weight)
         for name, value in shown.items():
-            self.recent.setdefault(name, []).append(value)
+            self.recent.setdefault(name, []).append(value + self.of_categories if name == self.objective.unit else value)
         return loss / t.accumulate
 
     # Now and then
@@ -228,7 +241,7 @@ class Trainer:
         self.progress.skipped += int(self.bad)
         self.bad.zero_()
         if int(self.bad_in_a_row) >= PATIENCE:
-            x, _, c = self.batches((self.progress.step - 1) * self.config.train.accumulate)
+            x, _, c, _ = self.batches((self.progress.step - 1) * self.config.train.accumulate)
             found = diagnosis(self.flow, self.prepare(x), self.generator, self.given(c), self.precision)
             raise NonFiniteError(f"{PATIENCE} steps in a row {found}")
         t, done = self.config.train, self.progress.step - last

@@ -30,7 +30,10 @@ def hybrid_weight(text: str, dims: int) -> float:
 
 
 class Objective:
-    """(x, y) -> the loss to minimise, and what to show. Densities of images count in bits per dimension, others in nats."""
+    """(x, y) -> the loss to minimise, and what to show. Densities of images count in bits per dimension, others in nats.
+
+    A weight for each sample, one on average, says how much it counts in a density.
+    """
 
     def __init__(self, flow: Flow, config: TrainConfig) -> None:
         if config.objective not in ("density", "classification", "hybrid"):
@@ -51,10 +54,12 @@ class Objective:
         generator: torch.Generator,
         context: Tensor | None = None,
         prepared: Prepared | None = None,
+        weight: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         flow = self.flow
         if self.kind == "density":
-            loss = -flow.log_prob(x, generator, context=context, prepared=prepared).mean() * self.scale
+            log_prob = flow.log_prob(x, generator, context=context, prepared=prepared)
+            loss = -(log_prob if weight is None else log_prob * weight).mean() * self.scale
             return loss, {self.unit: loss.detach()}
         assert isinstance(flow, HybridFlow)
         if y is None:
