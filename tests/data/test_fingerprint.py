@@ -11,7 +11,7 @@ from PIL import Image
 from idensenet.cli import main
 from idensenet.data.fingerprint import KEPT, Fingerprint, changes, row_keys
 from idensenet.data.source import Source, Split
-from idensenet.data.table import open_table
+from idensenet.data.table_source import Roles, open_table
 from idensenet.training.checkpoint import seal
 from idensenet.training.run import RunFolder
 
@@ -41,7 +41,7 @@ def test_neither_order_nor_new_rows_nor_other_columns_move_a_row(tmp_path, seed)
     assert train < after[0]
     assert test <= after[1]
     wide = write(tmp_path / "t.csv", np.hstack([np.arange(60.0)[:, None], ROWS]), "id,a,b")
-    assert parts(wide, seed=seed, columns=["a", "b"]) == [train, test]
+    assert parts(wide, seed=seed, roles=Roles(["a", "b"])) == [train, test]
 
 
 def test_the_share_of_held_out_rows_is_right_and_equal_rows_stay_together(tmp_path):
