@@ -72,6 +72,8 @@ class ModelConfig:
     """Squeezes in front of the first scale, each of which halves both sides of the image."""
     factor_out: bool = False
     """Half of the channels are done after each scale."""
+    components: int = 1
+    """Gaussians in the base distribution, for tables: 1 is the standard normal, more are a mixture fitted to the data."""
     context: int = 0
     """Numbers that a conditional model is given with each sample; vectors only."""
     context_width: int = 64

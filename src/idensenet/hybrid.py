@@ -49,13 +49,22 @@ class VectorHead(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head."""
+    """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head.
 
-    def __init__(self, heads: Mapping[int | str, Head | VectorHead], classes: int) -> None:
+    With `inputs`, a linear map of so many preprocessed inputs is added to the logits, and all else starts at zero: a classifier
+    that is given the weights of a logistic regression starts as this regression.
+    """
+
+    def __init__(self, heads: Mapping[int | str, Head | VectorHead], classes: int, inputs: int = 0) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes, self.inputs = classes, inputs
         self.heads = nn.ModuleDict({str(scale): head for scale, head in heads.items()})
         self.linear = nn.Linear(sum(head.width for head in heads.values()), classes)
+        self.direct = nn.Linear(inputs, classes) if inputs else None
+        if self.direct is not None:
+            for layer in (self.linear, self.direct):
+                nn.init.zeros_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def wants(self, scale: int) -> bool:
         return str(scale) in self.heads
@@ -65,11 +74,11 @@ class Classifier(nn.Module):
         assert isinstance(head, Head | VectorHead)
         head.initialize(x)
 
-    def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Logits from the features of the scales that have a head, in order."""
+    def forward(self, features: Sequence[Tensor], inputs: Tensor | None = None) -> Tensor:
+        """Logits from the features of the scales that have a head, in order, and from the preprocessed inputs."""
         pooled = [head(x) for head, x in zip(self.heads.values(), features, strict=True)]
         logits: Tensor = self.linear(torch.cat(pooled, 1))
-        return logits
+        return logits if self.direct is None else logits + self.direct(inputs)
 
 
 class HybridFlow(Flow):
@@ -111,13 +120,13 @@ class HybridFlow(Flow):
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
             x, total, call = self._before(x, generator, False, context, prepared, log_det)
-            features = []
+            inputs, features = x, []
             for i, scale in enumerate(self.scales):
                 x, more = scale.push(x, call.part(i))
                 total = total + more
                 if self.classifier.wants(i):
                     features.append(x)
-            return x, total, self.classifier(features)
+            return x, total, self.classifier(features, inputs)
 
     def classify(
         self,

@@ -48,6 +48,7 @@ from idensenet.logdet import (
     SeriesLogDet,
 )
 from idensenet.logdet.series import Probe
+from idensenet.mixture import Mixture
 from idensenet.registry import Registry
 from idensenet.solve import Anderson, Newton, Picard, Solver
 
@@ -239,6 +240,16 @@ class Builder:
             parts.append(Affine.normalize(m.mean, m.std))
         return Chain(parts)
 
+    def base(self) -> Mixture | None:
+        m = self.model
+        fitted = len(m.shape) == 1 and m.classes is None and m.preprocess in ("standardize", "whiten")
+        if m.components < 1 or (m.components > 1 and not fitted):
+            raise OptionError(
+                f"components={m.components} must be positive, and 1 unless the model is a density of tables with "
+                "preprocess='standardize' or 'whiten'."
+            )
+        return Mixture(m.components, m.shape[0]) if m.components > 1 else None
+
     def flow(self) -> Flow:
         m = self.model
         _choose("block", m.block, BLOCKS)
@@ -254,11 +265,11 @@ class Builder:
             )
         if m.context and (m.context < 0 or len(m.shape) != 1 or m.block not in ("dense", "residual") or m.levels):
             raise OptionError("A conditional model (context) needs vectors without levels, and dense or residual blocks.")
-        body, shapes = self.body()
+        (body, shapes), base = self.body(), self.base()
         if m.classes is None:
-            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, base)
         if len(m.shape) == 1:
-            heads = Classifier({0: VectorHead(m.shape[0], m.head_width)}, m.classes)
+            heads = Classifier({0: VectorHead(m.shape[0], m.head_width)}, m.classes, m.shape[0])
             return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context)
         if m.factor_out or m.levels is None:
             raise OptionError("A hybrid model (classes) of images needs levels, and factor_out=False.")

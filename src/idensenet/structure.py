@@ -19,6 +19,7 @@ from idensenet.errors import InputError
 from idensenet.flow import Flow
 from idensenet.lipschitz import activations
 from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
+from idensenet.mixture import Mixture
 
 Kind = TypeVar("Kind")
 LAYERS: dict[type, tuple[str, ...]] = {  # layers of torch, with the arguments that are kept
@@ -40,7 +41,7 @@ CLASSES: dict[str, type] = {
     for kind in (
         *[kind for module in (bijections, lipschitz, logdet, solve) for kind in _public(module)],
         *[kind for kind in vars(activations).values() if inspect.isclass(kind) and issubclass(kind, lipschitz.Activation)],
-        *[ConditionalNetwork, Embedding, Flow, hybrid.HybridFlow, hybrid.Classifier, hybrid.Head, hybrid.VectorHead],
+        *[ConditionalNetwork, Embedding, Flow, Mixture, hybrid.HybridFlow, hybrid.Classifier, hybrid.Head, hybrid.VectorHead],
         *LAYERS,
     )
 }
