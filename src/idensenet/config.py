@@ -80,6 +80,8 @@ class ModelConfig:
     """Send half of the channels directly to the latent code after each scale."""
     factor_prior: str = "standard"
     """Distribution of the channels that are factored out: standard, or conditional, a Gaussian given the other half."""
+    components: int = 1
+    """Number of Gaussians in the base distribution of a model of tables: 1, or more for a mixture fitted to the data."""
     context: int = 0
     """Length of the context vector of a conditional model; 0 for none. Vectors only."""
     context_width: int = 64

@@ -164,7 +164,7 @@ class FlowDistribution(Distribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
         batch = shape[: len(shape) - len(self.event_shape)]
-        z = torch.randn(math.prod(batch), *self.flow.latent_shape, dtype=self.flow.dtype, device=self.flow.device)
+        z = self.flow._latent(math.prod(batch), None, 1.0)
         x, _ = self.flow.inverse(z, context=self._given(batch))
         return x.reshape(shape)
 

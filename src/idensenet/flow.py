@@ -20,6 +20,7 @@ from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import DtypeError, OptionError, ShapeError
 from idensenet.guarantees import certificate, inverse_error
 from idensenet.lipschitz import Certificate, DenseLayer, refresh_norms
+from idensenet.mixture import Mixture
 from idensenet.precision import EXACT, Precision
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _scales(body: Bijection) -> list[Bijection]:
 
 
 class Flow(nn.Module):
-    """p(x) = N(F(x); 0, I) |det J_F(x)|.
+    """p(x) = N(F(x); 0, I) |det J_F(x)|, or with a mixture of Gaussians in place of the N.
 
     Without `levels`, x is a float tensor of shape [batch, *shape]. With `levels`, x holds integers (uint8) from 0 to
     levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on. With a
@@ -106,9 +107,10 @@ class Flow(nn.Module):
         context: int = 0,
         integers: Sequence[int] = (),
         dequantizer: Dequantizer | None = None,
+        base: Mixture | None = None,
     ) -> None:
         super().__init__()
-        self.body, self.preprocess = body, preprocess or Chain([])
+        self.body, self.preprocess, self.base = body, preprocess or Chain([]), base
         self.shape, self.latent_shape = tuple(shape), tuple(latent_shape or shape)
         self.levels, self.dequantizer = levels, dequantizer
         self.dims = math.prod(self.shape)
@@ -233,6 +235,8 @@ class Flow(nn.Module):
     def standardize(self, data: Tensor, context: Tensor | None = None, weight: Tensor | None = None) -> None:
         """Take mean and deviation per dimension from data (and contexts): for a model whose preprocessing is to standardise.
 
+        A mixture in the base is fitted to the standardised rows, to 50,000 of them if there are more.
+
         Args:
             data: Rows.
             context: A context for each row, for a conditional flow.
@@ -247,13 +251,22 @@ class Flow(nn.Module):
             self.context_scale.scale.clamp_(min=torch.where(indicator, INDICATOR, 0.0).to(self.dtype))
         if self.cells is not None:  # equal rows get different noise
             data = self.cells.noisy(data, GeneratorDraws(torch.Generator(self.device).manual_seed(self.seed)))
+        rows = data
         for part in self.preprocess if isinstance(self.preprocess, Chain) else [self.preprocess]:
             if isinstance(part, Whiten):
-                return part.fit(data, weight)
+                part.fit(rows, weight)
+                break
             if isinstance(part, Affine) and part.loc.shape == self.shape:
-                return part.fit(data, weight)
-            data = part.encode(data)
-        raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
+                part.fit(rows, weight)
+                break
+            rows = part.encode(rows)
+        else:
+            raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
+        if self.base is not None:
+            generator = torch.Generator(self.device).manual_seed(self.seed)
+            some = torch.randperm(len(data), generator=generator, device=self.device)[:50_000]
+            known = None if weight is None else weight[some]
+            self.base.fit(self.preprocess.encode(data[some]), known, generator=generator)
 
     def _initialize_body(self, x: Tensor, call: Call) -> None:
         self.body.push(x, call)
@@ -330,7 +343,9 @@ class Flow(nn.Module):
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:
-        """log N(z; 0, I), per sample."""
+        """log N(z; 0, I), or the log-density of the mixture, per sample."""
+        if self.base is not None:
+            return self.base.log_prob(z.flatten(1))
         return -0.5 * (z.flatten(1).square().sum(1) + self.dims * math.log(2 * math.pi))
 
     def log_prob(
@@ -430,6 +445,8 @@ class Flow(nn.Module):
     def _latent(self, n: int, generator: torch.Generator | None, temperature: float) -> Tensor:
         if n < 0 or temperature <= 0:
             raise OptionError(f"n={n} must not be negative and temperature={temperature} must be positive.")
+        if self.base is not None:
+            return self.base.sample(n, generator, temperature).view(n, *self.latent_shape)
         z = torch.randn((n, *self.latent_shape), generator=generator, dtype=self.dtype, device=self.device)
         return z * temperature
 

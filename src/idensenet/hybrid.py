@@ -50,13 +50,22 @@ class VectorHead(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head."""
+    """A linear softmax classifier on the heads of some scales: `heads` maps the number of a scale to its head.
 
-    def __init__(self, heads: Mapping[int | str, Head | VectorHead], classes: int) -> None:
+    With `inputs`, a linear map of so many preprocessed inputs is added to the logits, and all else starts at zero: a classifier
+    that is given the weights of a logistic regression starts as this regression.
+    """
+
+    def __init__(self, heads: Mapping[int | str, Head | VectorHead], classes: int, inputs: int = 0) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes, self.inputs = classes, inputs
         self.heads = nn.ModuleDict({str(scale): head for scale, head in heads.items()})
         self.linear = nn.Linear(sum(head.width for head in heads.values()), classes)
+        self.direct = nn.Linear(inputs, classes) if inputs else None
+        if self.direct is not None:
+            for layer in (self.linear, self.direct):
+                nn.init.zeros_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def wants(self, scale: int) -> bool:
         return str(scale) in self.heads
@@ -66,11 +75,15 @@ class Classifier(nn.Module):
         assert isinstance(head, Head | VectorHead)
         head.initialize(x)
 
-    def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Logits from the features of the scales that have a head, in order."""
+    def forward(self, features: Sequence[Tensor], inputs: Tensor | None = None) -> Tensor:
+        """Logits from the features of the scales that have a head, in order, and from the preprocessed inputs."""
         pooled = [head(x) for head, x in zip(self.heads.values(), features, strict=True)]
         logits: Tensor = self.linear(torch.cat(pooled, 1))
-        return logits
+        return logits if self.direct is None else logits + self.direct(inputs)
+
+
+def _beside(x: Tensor, context: Tensor | None) -> Tensor:
+    return x if context is None else torch.cat([x, context], 1)
 
 
 class HybridFlow(Flow):
@@ -115,13 +128,17 @@ class HybridFlow(Flow):
         prepared = prepared or self.prepare()
         with prepared.precision.products(self.device):
             x, before, call = self._before(x, generator, dequantized, context, prepared, log_det)
-            features, total = [], before.total
+            inputs, features, total = _beside(x, call.context), [], before.total
             for i, scale in enumerate(self.scales):
                 x, more = scale.push(x, call.part(i))
                 total = total + more
                 if self.classifier.wants(i):
-                    features.append(x if call.context is None else torch.cat([x, call.context], 1))
-            return x, total, self.classifier(features)
+                    features.append(_beside(x, call.context))
+            return x, total, self.classifier(features, inputs)
+
+    def inputs(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """What the classifier reads besides the features: the preprocessed samples, next to the contexts if there are any."""
+        return _beside(self.preprocess.encode(self.dequantize(x)), self._given(context, len(x)))
 
     def classify(
         self,

@@ -51,6 +51,7 @@ from idensenet.logdet import (
     SeriesLogDet,
 )
 from idensenet.logdet.series import Probe
+from idensenet.mixture import Mixture
 from idensenet.registry import Registry
 from idensenet.solve import Anderson, Newton, Picard, Solver
 
@@ -268,6 +269,16 @@ class Builder:
             raise OptionError("dequantization='variational' needs images with levels.")
         return Dequantizer(m.shape, m.levels, m.dequantization_width)
 
+    def base(self) -> Mixture | None:
+        m = self.model
+        fitted = len(m.shape) == 1 and m.classes is None and m.preprocess in ("standardize", "whiten")
+        if m.components < 1 or (m.components > 1 and not fitted):
+            raise OptionError(
+                f"components={m.components} must be positive, and 1 unless the model is a density of tables with "
+                "preprocess='standardize' or 'whiten'."
+            )
+        return Mixture(m.components, m.shape[0]) if m.components > 1 else None
+
     def flow(self) -> Flow:
         m = self.model
         _choose("block", m.block, BLOCKS)
@@ -289,11 +300,12 @@ class Builder:
             )
         if m.integers and (len(m.shape) != 1 or m.levels or not {*m.integers} <= {*range(m.shape[0])}):
             raise OptionError(f"integers={m.integers} must be numbers of columns of a table; the shape is {m.shape}.")
-        (body, shapes), noise = self.body(), self.dequantizer()
+        (body, shapes), noise, base = self.body(), self.dequantizer(), self.base()
         if m.classes is None:
-            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers, noise)
+            return Flow(body, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers, noise, base)
         if len(m.shape) == 1:
-            heads = Classifier({0: VectorHead(m.shape[0] + m.context, m.head_width)}, m.classes)
+            inputs = m.shape[0] + m.context
+            heads = Classifier({0: VectorHead(inputs, m.head_width)}, m.classes, inputs)
             return HybridFlow(body, heads, m.shape, shapes[-1], self.preprocess(), m.levels, m.context, m.integers)
         if m.factor_out or m.levels is None:
             raise OptionError("A hybrid model (classes) of images needs levels, and factor_out=False.")

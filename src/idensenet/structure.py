@@ -20,6 +20,7 @@ from idensenet.errors import InputError
 from idensenet.flow import Flow
 from idensenet.lipschitz import activations
 from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
+from idensenet.mixture import Mixture
 
 Kind = TypeVar("Kind")
 LAYERS: dict[type, tuple[str, ...]] = {  # layers of torch, with the arguments that are kept
@@ -46,6 +47,7 @@ CLASSES: dict[str, type] = {
             Dequantizer,
             Embedding,
             Flow,
+            Mixture,
             hybrid.HybridFlow,
             hybrid.Classifier,
             hybrid.Head,

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Self, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from idensenet.checks import check_rounding
-from idensenet.config import Config
-from idensenet.data.columns import Columns, Names, Pair
+from idensenet.data.columns import Columns
 from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.logdet import KrylovLogDet
+from idensenet.sklearn import clock
 from idensenet.sklearn.columns import joined, second_look, warn_of_unknown
-from idensenet.sklearn.defaults import SCORED, Settings, held_out_rows, settings_for
-from idensenet.sklearn.fitting import Fitted, Loss, Options, Rows, divided, fit, new_flow
+from idensenet.sklearn.defaults import Settings, held_out_rows
+from idensenet.sklearn.fitting import Fitted, Loss, Options, fit, new_flow
+from idensenet.sklearn.options import FlowOptions
 from idensenet.sklearn.progress import progress
+from idensenet.sklearn.rows import Rows, divided
+from idensenet.sklearn.start import Part, Start, best_start, start_from
 from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
 from idensenet.threads import suited_to
 
@@ -38,29 +39,13 @@ AT_ONCE = 1000  # rows that are scored together
 FEW_POINTS = 2  # of the cells of discrete columns, where held-out rows decide when to stop
 
 
-Init = TypeVar("Init", bound=Callable[..., None])
-
-
-def and_options_of(parent: type) -> Callable[[Init], Init]:
-    """A constructor that hands `**options` on to its parent's, with their names in its own signature, as scikit-learn asks."""
-
-    def decorate(init: Init) -> Init:
-        own = inspect.signature(init)
-        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        more = [p for p in inspect.signature(parent).parameters.values() if p.name not in own.parameters]
-        init.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
-        return init
-
-    return decorate
-
-
 def _scales(flow: Flow) -> dict[str, Tensor]:
     """What a flow knows of the units of the table, which training does not change and must not round."""
     before = ("preprocess.", "context_scale.")
     return {name: value.clone() for name, value in flow.state_dict().items() if name.startswith(before)}
 
 
-class FlowEstimator(BaseEstimator):  # type: ignore[misc]
+class FlowEstimator(FlowOptions):
     """Base of the estimators. `flow_` is the fitted flow, a torch module with all that the rest of the package can do with it.
 
     A flow starts as the Gaussian of the data (a shrunk covariance) and is trained while held-out rows gain from it. Below 400
@@ -85,112 +70,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     flow_: Flow  # None for a table of nominal columns alone
+    settings_: Settings
     columns_: Columns
     _first_look: Columns
     context_names_in_: list[str] | None = None
     _held_out_: tuple[object, int, list[Flow]] | None = None  # for a warm start: what was divided, the seed, the copies
 
-    def __init__(
-        self,
-        *,
-        blocks: int | None = None,
-        depth: int | None = None,
-        growth: int | None = None,
-        activation: str = "clipswish",
-        lipschitz: float = 0.99,
-        beta: float = 10.0,
-        log_det: str | None = None,
-        bounds: Mapping[str | int, Pair] | None = None,
-        discrete: Names = "auto",
-        categorical: Names = "auto",
-        learning_rate: float | None = None,
-        weight_decay: float = 1e-2,
-        max_iter: int | None = None,
-        max_time: float | None = None,
-        batch_size: int | None = None,
-        early_stopping: bool = True,
-        validation_fraction: float | None = None,
-        folds: int | None = None,
-        n_iter_no_change: int = 5,
-        tol: float = 1e-4,
-        dtype: str | None = None,
-        device: str = "cpu",
-        warm_start: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.blocks = blocks
-        self.depth = depth
-        self.growth = growth
-        self.activation = activation
-        self.lipschitz = lipschitz
-        self.beta = beta
-        self.log_det = log_det
-        self.bounds = bounds
-        self.discrete = discrete
-        self.categorical = categorical
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.folds = folds
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.dtype = dtype
-        self.device = device
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-
     # Checks
-
-    def _check_options(self) -> None:
-        for name in ("blocks", "depth", "growth", "max_iter", "batch_size", "folds", "n_iter_no_change"):
-            value = getattr(self, name)
-            if value is None and name != "n_iter_no_change":
-                continue
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r} must be a positive integer.")
-        for name in ("learning_rate", "max_time", "beta", "lipschitz", "validation_fraction"):
-            value, share = getattr(self, name), name in ("lipschitz", "validation_fraction")
-            if value is not None and (not value > 0 or (share and not value < 1)):
-                raise OptionError(f"{name}={value!r} must be positive{' and below 1' if share else ''}.")
-        if self.log_det not in (None, "exact", "estimate"):
-            raise OptionError(f"log_det={self.log_det!r} is not known; use 'exact', or 'estimate' for many columns.")
-        if self.dtype not in (None, "float32", "float64"):
-            raise OptionError(f"dtype={self.dtype!r} is not known; use 'float64', 'float32', or None to leave it to the table.")
-
-    def _settings(self, rows: int, columns: int) -> Settings:
-        """The options of this fit: those that were given, and for the rest what suits the table."""
-        names = [each.name for each in fields(Settings)]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(settings_for(rows, columns), **given)
-
-    def _config(
-        self, chosen: Settings, columns: int, context: int, classes: int | None, bounds: tuple[Pair, ...] = ()
-    ) -> Config:
-        estimated = {"method": "roulette", "eval_method": "exact" if columns <= SCORED else "adaptive"}
-        return Config().replace(
-            shape=(columns,),
-            preprocess="whiten",
-            bounds=bounds,
-            blocks=(chosen.blocks,),
-            depth=chosen.depth,
-            growth=chosen.growth,
-            activation=self.activation,
-            beta=self.beta,
-            coeff=self.lipschitz,
-            lip=1 - 0.1 * (1 - self.lipschitz),
-            actnorm=False,
-            start="identity",
-            context=context,
-            classes=classes,
-            head_width=64,
-            logdet=estimated if chosen.log_det == "estimate" else {"method": "exact", "eval_method": "exact"},
-        )
 
     def _check_context_names(self, context: ArrayLike | None) -> None:
         found, fitted = column_names(context), self.context_names_in_
@@ -258,6 +144,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         weight: Array | None = None,
     ) -> Self:
         """Fit a flow to checked rows."""
+        began = clock.now()
         self._check_options()
         names = getattr(self, "feature_names_in_", None)
         self.context_names_in_ = column_names(context)
@@ -291,7 +178,13 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = self._settings(*x.shape)
         config = self._config(chosen, x.shape[1], 0 if given is None else given.shape[1], classes, bounds)
         config = config.replace(integers=columns.integers)
-        if again and self.flow_.config != config:
+        known = self.settings_.components if again and self.components is None else self.components
+        if classes is not None or given is not None:
+            if (self.components or 1) > 1:
+                raise OptionError(f"components={self.components} is for densities without a context; leave it out.")
+            known = 1
+        chosen = replace(chosen, components=known)
+        if again and self.flow_.config != config.replace(components=known):
             raise OptionError("warm_start goes on with the flow that was fitted; options and columns must stay the same.")
         rows = Rows(
             self._tensor(x),
@@ -308,39 +201,53 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         self._check_rounding(flow, x, given, self.dtype)
         dtype = self._training_dtype(flow, x, given) if self.dtype is None else rows.x.dtype
         with suited_to(flow, chosen.batch_size):
-            fitted = self._train(flow, rows, chosen, dtype, seed, again)
+            parts = self._splits(flow, rows, chosen, seed, again)
+            if not again:
+                chosen = self._start(flow, rows, parts, chosen, seed)
+            options = self._options(rows, bool(parts), chosen, seed, began)
+            fitted = self._train(flow, rows, parts, options, dtype, again)
             self.settings_ = chosen
             self._keep(flow, rows, fitted)
         return self
 
-    def _train(self, flow: Flow, rows: Rows, chosen: Settings, dtype: torch.dtype, seed: int, again: bool) -> Fitted:
-        """Train the flow on rows, in this number type; it keeps its own."""
-        parts = self._splits(flow, rows, chosen, seed, again)
-        scales = _scales(parts[0][0] if len(parts) == 1 and not again else flow)
-        splits = [(each.to(dtype), train.to(dtype), held_out.to(dtype)) for each, train, held_out in parts]
+    def _start(self, flow: Flow, rows: Rows, parts: Sequence[Part], chosen: Settings, seed: int) -> Settings:
+        """Give the flow and its copies the mixture that they start from."""
+        start: Start = (chosen.components or 1, float(rows.x.shape[1]))
+        if chosen.components is None and parts:
+            start = best_start(parts, seed)
+        for copied, train, _ in parts:
+            start_from(copied, train, start, seed)
+        start_from(flow, None if len(parts) == 1 else rows, start, seed)
+        return replace(chosen, components=start[0])
+
+    def _finish(self, flow: Flow, rows: Rows, parts: Sequence[Part]) -> None:
+        """What is done with a fitted flow, given the copies that have not seen their held-out rows."""
+
+    def _options(self, rows: Rows, held_out: bool, chosen: Settings, seed: int, began: float) -> Options:
+        """How the fit goes on, in the time that is left."""
         steps = chosen.max_iter
-        if self.early_stopping and not splits:
+        if self.early_stopping and not held_out:
             warnings.warn(
                 f"{len(rows)} rows are too few to hold some out, so the flow stays the Gaussian that it starts from; "
                 "give more rows, or early_stopping=False.",
                 stacklevel=5,
             )
             steps = 0
-        with progress(steps, self.verbose) as report:
-            options = Options(
-                chosen.learning_rate,
-                self.weight_decay,
-                steps,
-                chosen.batch_size,
-                self.n_iter_no_change,
-                self.tol,
-                seed,
-                self.max_time,
-                report,
-            )
+        left = None if self.max_time is None else max(self.max_time - (clock.now() - began), 1e-3)
+        rate, decay, size = chosen.learning_rate, self.weight_decay, chosen.batch_size
+        return Options(rate, decay, steps, size, self.n_iter_no_change, self.tol, seed, left)
+
+    def _train(
+        self, flow: Flow, rows: Rows, parts: Sequence[Part], options: Options, dtype: torch.dtype, again: bool
+    ) -> Fitted:
+        """Train the flow on rows, in this number type; it keeps its own."""
+        scales = _scales(parts[0][0] if len(parts) == 1 and not again else flow)
+        splits = [(each.to(dtype), train.to(dtype), held_out.to(dtype)) for each, train, held_out in parts]
+        with progress(options.max_iter, self.verbose) as report:
             loss: Loss = self._loss
             own = flow.dtype
-            fitted = fit(flow.to(dtype), loss, rows.to(dtype), splits, options)
+            fitted = fit(flow.to(dtype), loss, rows.to(dtype), splits, replace(options, report=report))
+            self._finish(flow, rows, splits)
             flow.to(own).load_state_dict({**flow.state_dict(), **scales})
         return fitted
 
@@ -359,9 +266,12 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
         elif not fitted.converged:
+            remedy = f"max_iter={2 * self.settings_.max_iter}"
+            if self.max_time is not None and self.n_iter_ < self.settings_.max_iter:
+                remedy = f"max_time={2 * self.max_time:g}"
             warnings.warn(
                 f"The held-out loss was still falling when the fit ended after {self.n_iter_} steps "
-                f"({fitted.history[-1][1]:.4f}); use max_iter={2 * self.settings_.max_iter} (and a longer max_time if it is set).",
+                f"({fitted.history[-1][1]:.4f}); use {remedy}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -376,7 +286,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "flow_")
 
-    def _splits(self, flow: Flow, rows: Rows, chosen: Settings, seed: int, again: bool) -> list[tuple[Flow, Rows, Rows]]:
+    def _splits(self, flow: Flow, rows: Rows, chosen: Settings, seed: int, again: bool) -> list[Part]:
         """Copies of the flow, with the rows they train on and those held out; each starts from the Gaussian of the former.
 
         A warm start goes on with the copies and the rows of the last fit: others may have been trained on.
@@ -413,9 +323,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         warn_of_unknown(self.columns_, x, X)
         given = joined(self.columns_.one_hot(x), self._context(context, len(x)))
         x = self.columns_.numbers(x)
-        if self.flow_ is None:
-            return self._tensor(x), None if given is None else self._tensor(given)
-        self._check_rounding(self.flow_, x, given, self.dtype)
+        if self.flow_ is not None:
+            self._check_rounding(self.flow_, x, given, self.dtype)
         return self._tensor(x), None if given is None else self._tensor(given)
 
     def score_samples(self, X: ArrayLike, context: ArrayLike | None = None) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 FOLDED = 400  # rows below which a fifth of them says too little, and all are held out in turn
 EXACT = 12  # columns up to which training computes whole Jacobians; beyond, an estimate of the log-determinant is cheaper
 SCORED = 128  # columns up to which scores are exact
+SMALL = 2000  # rows below which flows are small, and start from a mixture of Gaussians that held-out rows choose
 HELD_OUT = 0.15, 5000  # share of the rows that is held out, and the most rows
 
 
@@ -23,6 +24,7 @@ class Settings:
         max_iter: Most steps of the optimiser.
         batch_size: Rows in a step.
         folds: Number of parts that are held out in turn; one holds out a single part.
+        components: Gaussians in the mixture that a density starts from; None leaves the number to held-out rows.
     """
 
     blocks: int
@@ -33,24 +35,26 @@ class Settings:
     max_iter: int
     batch_size: int
     folds: int
+    components: int | None = None
 
 
 def settings_for(rows: int, columns: int) -> Settings:
     """Settings for a table of this size.
 
     >>> settings_for(20_000, 8).blocks, settings_for(150, 4).blocks
-    (8, 4)
+    (8, 3)
     """
-    small = rows < 2000
+    small = rows < SMALL
     return Settings(
-        blocks=4 if rows < FOLDED else 6 if small else 8,
+        blocks=3 if rows < FOLDED else 6 if small else 8,
         depth=2,
         growth=32 if small else min(256, 16 * (3 + columns // 12)),
         log_det="exact" if columns <= EXACT else "estimate",
         learning_rate=2e-2 if columns <= EXACT else 1e-2,
-        max_iter=600 if small else 1800,
-        batch_size=min(250, max(50, rows // 8)),
+        max_iter=600 if small else 2400,
+        batch_size=min(128, max(50, rows // 8)),
         folds=3 if rows < FOLDED else 1,
+        components=None if small else 1,
     )
 
 

@@ -7,7 +7,6 @@ ahead on that schedule. So a fit of a small table, which a flow soon knows by he
 from __future__ import annotations
 
 import copy
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from idensenet.errors import NonFiniteError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.sklearn.clock import Clock
+from idensenet.sklearn.rows import Rows, batches
 from idensenet.training.averaging import Average
 from idensenet.training.step import skipped, training_step
 
@@ -33,46 +33,6 @@ def new_flow(config: Config, seed: int, dtype: torch.dtype, device: torch.device
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_config(config).to(device, dtype)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Samples, and what belongs to them."""
-
-    x: Tensor
-    context: Tensor | None = None
-    y: Tensor | None = None
-    weight: Tensor | None = None  # how much each counts
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def parts(self) -> tuple[Tensor | None, ...]:
-        return self.x, self.context, self.y, self.weight
-
-    def take(self, index: Tensor) -> Rows:
-        return Rows(*[None if part is None else part[index] for part in self.parts()])  # type: ignore[arg-type]
-
-    def weighted(self, losses: Tensor) -> Tensor:
-        """Losses of these rows times their weights."""
-        return losses if self.weight is None else losses * self.weight
-
-    def mean(self, losses: Tensor) -> float:
-        """The weighted mean of losses of these rows."""
-        return float(losses.mean()) if self.weight is None else float(self.weighted(losses).sum() / self.weight.sum())
-
-    def to(self, dtype: torch.dtype) -> Rows:
-        """The same rows in another number type; classes stay what they are."""
-        x, context, _, weight = (None if part is None else part.to(dtype) for part in self.parts())
-        assert x is not None
-        return Rows(x, context, self.y, weight)
-
-    def digest(self) -> str:
-        """The same for the same rows alone."""
-        found = hashlib.sha256()
-        for part in self.parts():
-            found.update(b"" if part is None else f"{part.shape}".encode() + part.cpu().numpy().tobytes())
-        return found.hexdigest()
 
 
 Loss = Callable[[Flow, Rows, torch.Generator | None, Prepared], Tensor]
@@ -104,16 +64,6 @@ class Options:
     seed: int
     max_time: float | None = None
     report: Callable[[int, float], None] = field(default=lambda step, score: None)
-
-
-def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Every epoch a fresh permutation, without an end; a last batch of less than half the size is left out."""
-    size = min(size, n)
-    while True:
-        order = torch.randperm(n, generator=generator)
-        for part in torch.split(order, size):
-            if 2 * len(part) > size:
-                yield part
 
 
 def losses(flow: Flow, loss: Loss, rows: Rows, size: int = 1000) -> Tensor:
@@ -199,15 +149,6 @@ class Training:
             return copy.deepcopy(self.flow.state_dict())
 
 
-def divided(rows: Rows, folds: int, held_out: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """(training, held-out) rows: one split with so many rows held out, or as many splits as there are folds."""
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.x.device)
-    if folds == 1:
-        return [(rows.take(order[held_out:]), rows.take(order[:held_out]))]
-    parts = torch.tensor_split(order, folds)
-    return [(rows.take(torch.cat([p for j, p in enumerate(parts) if j != i])), rows.take(part)) for i, part in enumerate(parts)]
-
-
 @dataclass(frozen=True)
 class Fitted:
     """The result of a fit: the held-out loss over steps, starting before the first one, and how the fit ended."""
@@ -234,7 +175,8 @@ def fit(flow: Flow, loss: Loss, rows: Rows, splits: Sequence[tuple[Flow, Rows, R
     def score() -> float:
         return sum(run.score(held_out) * len(held_out) for run, held_out in runs) / total
 
-    clock = Clock(options.max_iter, options.max_time)
+    share = 1.0 if len(runs) == 1 else len(runs) / (len(runs) + 1)  # of the time; then the flow is trained on all rows
+    clock = Clock(options.max_iter, None if options.max_time is None else share * options.max_time)
     every = min(max(10, min(-(-len(rows) // options.batch_size), options.max_iter // 10)), options.max_iter)
     history = [(0, score())]
     best_step, best, states = 0, history[0][1], [run.state() for run, _ in runs]
