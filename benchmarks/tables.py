@@ -133,6 +133,10 @@ def page(cells: Cells, least: float) -> str:
         mean, error = mean_and_error(cells[table, model]["scores"] - cells[table, best[table]]["scores"])
         return f"{mean:.3f} ± {error:.3f}"
 
+    def memory(table: str, model: str) -> str:
+        found = cells[table, model]["megabytes"]
+        return "" if math.isnan(found) else f"{found:.0f}"
+
     shapes = {table: next(cell["shape"] for (t, _), cell in cells.items() if t == table) for table in tables}
     sizes = ", ".join(f"{table} {rows:,} x {columns}" for table, (rows, columns) in shapes.items())
     return f"""# Densities of tables
@@ -157,7 +161,7 @@ best model of a table, row by row, are known better:
 
 {grid("processor seconds of a fit", cells, lambda t, m: f"{cells[t, m]['seconds']:.0f}")}
 
-{grid("megabytes that a fit adds", cells, lambda t, m: f"{cells[t, m]['megabytes']:.0f}")}
+{grid("megabytes that a fit adds", cells, memory)}
 
 {PUBLISHED}
 """
