@@ -150,7 +150,8 @@ step of it, then each column by the mean and deviation of the training rows. Tab
 the others a tenth are test rows, unless the publisher has parted them. `FlowDensity()` has no options. The other flows get the
 processor time that it took (one thread, at least {least:g} s), a rate that falls over this time, and the weights that were best
 on held-out rows. The Gaussian chooses its ridge, the mixture its components (up to 200), kind of covariance and ridge, the
-kernels their bandwidth by 15 % of the training rows. Training rows: {sizes}.
+kernels their bandwidth by 15 % of the training rows. Training rows: {sizes}. Empty cells have not been measured, or
+the model has failed.
 
 {grid("nats a row", cells, score)}
 
