@@ -133,6 +133,10 @@ def page(cells: Cells, least: float) -> str:
         mean, error = mean_and_error(cells[table, model]["scores"] - cells[table, best[table]]["scores"])
         return f"{mean:.3f} ± {error:.3f}"
 
+    def memory(table: str, model: str) -> str:
+        found = cells[table, model]["megabytes"]
+        return "" if math.isnan(found) else f"{found:.0f}"
+
     shapes = {table: next(cell["shape"] for (t, _), cell in cells.items() if t == table) for table in tables}
     sizes = ", ".join(f"{table} {rows:,} x {columns}" for table, (rows, columns) in shapes.items())
     return f"""# Densities of tables
@@ -146,7 +150,8 @@ step of it, then each column by the mean and deviation of the training rows. Tab
 the others a tenth are test rows, unless the publisher has parted them. `FlowDensity()` has no options. The other flows get the
 processor time that it took (one thread, at least {least:g} s), a rate that falls over this time, and the weights that were best
 on held-out rows. The Gaussian chooses its ridge, the mixture its components (up to 200), kind of covariance and ridge, the
-kernels their bandwidth by 15 % of the training rows. Training rows: {sizes}.
+kernels their bandwidth by 15 % of the training rows. Training rows: {sizes}. Empty cells have not been measured, or
+the model has failed.
 
 {grid("nats a row", cells, score)}
 
@@ -157,7 +162,7 @@ best model of a table, row by row, are known better:
 
 {grid("processor seconds of a fit", cells, lambda t, m: f"{cells[t, m]['seconds']:.0f}")}
 
-{grid("megabytes that a fit adds", cells, lambda t, m: f"{cells[t, m]['megabytes']:.0f}")}
+{grid("megabytes that a fit adds", cells, memory)}
 
 {PUBLISHED}
 """

@@ -29,7 +29,11 @@ def points(n: int, seed: int = 0) -> Tensor:
 
 
 def data(flow: Flow, n: int, seed: int = 0) -> Tensor:
-    return points(n, seed).to(flow.dtype) if flow.levels is None else images(flow, n, seed)
+    if flow.levels is not None:
+        return images(flow, n, seed)
+    if flow.shape == (2,):
+        return points(n, seed).to(flow.dtype)
+    return torch.randn(n, *flow.shape, generator=torch.Generator().manual_seed(seed)).to(flow.dtype)
 
 
 def small_images(**overrides) -> Flow:

@@ -9,6 +9,7 @@ from idensenet.bijections import monotone, residual
 from idensenet.config import recipe
 
 NAMES = [
+    "bsds300-idensenet",
     "cifar10-best",
     "cifar10-best-tiny",
     "cifar10-coupling-hybrid",
@@ -58,7 +59,7 @@ NAMES = [
     "toy-resflow-extended",
 ]
 TOY = [name for name in NAMES if name.startswith("toy-")]
-FAST = [*TOY, "digits-idensenet", "mnist-idensenet"]
+FAST = [*TOY, "bsds300-idensenet", "digits-idensenet", "mnist-idensenet"]
 LARGE = [name for name in NAMES if name not in FAST]
 OVER_10M = [name for name in LARGE if "tiny" not in name and "best" not in name and ("small" not in name or "extended" in name)]
 
