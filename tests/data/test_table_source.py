@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from idensenet.data.table import read_table
-from idensenet.data.table_source import open_table
+from idensenet.data.table_source import Roles, open_table
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError
 
 
@@ -189,9 +189,9 @@ def test_nominal_columns_are_read_as_they_are(write):
     assert table.column("zip").tolist() == [7, 100]
     named = read_table(path, ["city", "zip"], nominal=["zip", "city"])
     assert named.column("zip").tolist() == ["007", "100"]
-    with pytest.raises(NonFiniteError, match="Row 2 of .* is empty in column 'city'"):
+    with pytest.raises(NonFiniteError, match=r"Row 2 of .* is empty in column 'city'"):
         read_table(write("a,city\n1,Ulm\n3,\n"), nominal="auto")
-    with pytest.raises(DataError, match="'city' \\('Ulm' in line 2\\); .* name these as nominal"):
+    with pytest.raises(DataError, match=r"'city' \('Ulm' in line 2\); .* name these as nominal"):
         read_table(write("a,city\n1,Ulm\n"), nominal=["a"])
 
 

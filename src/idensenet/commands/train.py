@@ -53,8 +53,7 @@ def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
     if given.table is None or trained.table is None:
         return given
     columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
-    context, weight = given.context or trained.context, given.weight or trained.weight
-    return dataclasses.replace(given, columns=columns, context=context, weight=weight)
+    return dataclasses.replace(given, columns=columns, context=given.context or trained.context)
 
 
 def fitted(config: Config, source: Source) -> Config:
