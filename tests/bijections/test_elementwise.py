@@ -76,3 +76,11 @@ def test_whitening_only_shifts_what_is_constant(n):
     torch.testing.assert_close(whiten.weight[1], torch.tensor([0.0, 1.0, 0.0]), atol=1e-6, rtol=0)
     rest = whiten(data)[0][:, [0, 2]]
     torch.testing.assert_close(rest.T @ rest / n, torch.eye(2), atol=0.1, rtol=0)
+
+
+def test_standardising_counts_a_sample_of_weight_two_as_two():
+    x, counts = torch.randn(30, 3, dtype=torch.float64), torch.randint(1, 4, (30,))
+    weighted, repeated = Affine.standardize(x), Affine.standardize(x.repeat_interleave(counts, 0))
+    weighted.fit(x, counts.double())
+    torch.testing.assert_close((weighted.loc, weighted.scale), (repeated.loc, repeated.scale))
+    assert not torch.allclose(weighted.loc, Affine.standardize(x).loc, rtol=1e-6)  # the control

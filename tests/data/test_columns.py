@@ -53,6 +53,7 @@ def test_a_grid_is_found_with_its_step_and_gives_its_values_back(values, step):
         RANDOM.normal(size=300).astype(np.float32),
         RANDOM.normal(size=300).round(4),  # rounded, and no two are equal
         np.repeat(RANDOM.normal(size=30), 10),  # equal, and on no grid
+        np.repeat([0, 1, 2**0.5], 10),
         np.concatenate([np.zeros(200), RANDOM.normal(size=100)]),
         np.full(300, 5.0),
     ],

@@ -36,7 +36,7 @@ def test_a_batch_depends_on_its_number_only():
 
 
 def test_labels_stay_with_their_rows():
-    x, y, _ = Batches(numbered(20), 5, seed=1)(2)
+    x, y, *_ = Batches(numbered(20), 5, seed=1)(2)
     assert torch.equal(x[:, 0].long(), y)
 
 

@@ -85,8 +85,8 @@ def poison(trainer, steps):
     draw = trainer.batches.__call__
 
     def batches(number):
-        x, y, context = draw(number)
-        return (x * float("nan") if number in steps else x), y, context
+        x, *rest = draw(number)
+        return (x * float("nan") if number in steps else x), *rest
 
     trainer.batches = batches
 

@@ -64,3 +64,15 @@ def test_objectives_that_do_not_fit_are_refused(hybrid):
         Objective(toy, TrainConfig(objective="fit"))
     with pytest.raises(OptionError, match="needs labels"):
         Objective(hybrid, TrainConfig(objective="hybrid"))(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None, torch.Generator())
+
+
+def test_a_weight_says_how_much_a_sample_counts():
+    flow, x = idn.build("toy-idensenet", blocks=(1,)), torch.randn(6, 2)
+    flow.initialize(x)
+    objective, counts = Objective(flow, TrainConfig()), torch.tensor([1, 1, 2, 1, 3, 4])
+    generator = torch.Generator()
+    weighted, _ = objective(x, None, generator, weight=counts / counts.float().mean())
+    repeated, _ = objective(x.repeat_interleave(counts, 0), None, generator)
+    torch.testing.assert_close(weighted, repeated)
+    plain, _ = objective(x, None, generator)
+    assert float((plain - repeated).detach().abs()) > 1e-3  # the control

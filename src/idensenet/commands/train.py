@@ -90,7 +90,6 @@ def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
         given,
         columns=columns,
         context=given.context or trained.context,
-        weight=given.weight or trained.weight,
         header=trained.header if given.header is None else given.header,
         decimal=given.decimal or trained.decimal,
     )

@@ -117,8 +117,8 @@ class Columns:
                 different = len(np.unique(x[:, i]))
                 if grid is None and chosen is not None and different > 1:
                     raise DataError(
-                        f"Column {names[i]!r} cannot be discrete: its {different} different values have no step in common; "
-                        "leave it out of discrete, or round it."
+                        f"Column {names[i]!r} cannot be discrete: its {different} different values have no step in common, "
+                        "or too many steps between them; leave it out of discrete, or round it."
                     )
             elif chosen is not None:
                 raise OptionError(f"Column {names[i]!r} is both discrete and categorical; name it once.")

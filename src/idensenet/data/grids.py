@@ -49,7 +49,8 @@ def grid_of(values: Array) -> Grid | None:
     True
     """
     found = np.unique(np.asarray(values, np.float64))
-    rounding = 64 * np.finfo(np.float64).eps * max(abs(found[0]), abs(found[-1]))
+    size = max(abs(found[0]), abs(found[-1]))
+    rounding, single = 64 * np.finfo(np.float64).eps * size, 2 * np.finfo(np.float32).eps * size  # which it may come from
     found = found[np.append(True, np.diff(found) > rounding)]
     if len(found) < 2:
         return None
@@ -60,7 +61,8 @@ def grid_of(values: Array) -> Grid | None:
             return None
         numbers = np.append(0, np.cumsum(np.round(gaps / step)))
         step = np.ptp(found) / numbers[-1]
-        if np.abs(found - found[0] - step * numbers).max() <= OFF * step:
+        near = min(OFF * step, 1e-6 * step + single)
+        if np.abs(found - found[0] - step * numbers).max() <= near:
             return Grid(float(found[0]), float(f"{step:.12g}"))
     return None
 

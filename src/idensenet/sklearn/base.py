@@ -24,14 +24,14 @@ from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.logdet import KrylovLogDet
 from idensenet.sklearn import clock
-from idensenet.sklearn.columns import joined, second_look, warn_of_unknown
+from idensenet.sklearn.columns import column_names, joined, second_look, warn_of_unknown
 from idensenet.sklearn.defaults import Settings, held_out_rows
 from idensenet.sklearn.fitting import Fitted, Loss, Options, fit, new_flow
 from idensenet.sklearn.options import FlowOptions
 from idensenet.sklearn.progress import progress
 from idensenet.sklearn.rows import Rows, divided
 from idensenet.sklearn.start import Part, Start, best_start, start_from
-from idensenet.sklearn.tables import check_numbers, checked_rows, column_names
+from idensenet.sklearn.tables import check_numbers, checked_rows
 from idensenet.threads import suited_to
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
@@ -56,7 +56,8 @@ class FlowEstimator(FlowOptions):
     float64; the fitted flow is in float64. `dtype` fixes the number type of both.
 
     `bounds` has lower and upper bounds of columns by name or by number, None for none: `{"rate": (0, 1), "price": (0, None)}`.
-    The density is zero outside, samples stay inside, and densities are in the units of the table.
+    The density is zero outside, samples stay inside, and densities are in the units of the table. The bounds of a discrete
+    column are possible values.
 
     `discrete` names columns on a grid (counts, rounded numbers); "auto" takes those with at least two rows for each value on
     average, and warns. They are scored by the probability of a value, so that `score_samples` is the log of a density (of real
@@ -281,6 +282,7 @@ class FlowEstimator(FlowOptions):
         if y is not None:
             raise DataError("All columns are nominal, and a classifier reads numbers; encode a column as numbers.")
         self.columns_, self.flow_, self.history_, self.n_iter_ = columns, None, [], 0  # type: ignore[assignment]
+        self.certificate_, self.inverse_error_bound_ = None, 0.0  # type: ignore[assignment]
         return self
 
     def __sklearn_is_fitted__(self) -> bool:

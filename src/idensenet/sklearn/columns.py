@@ -10,7 +10,17 @@ from numpy.typing import ArrayLike
 
 from idensenet.data.columns import Column, Columns, Names
 from idensenet.data.store import Array
-from idensenet.sklearn.tables import column_names, is_frame
+
+
+def column_names(table: object) -> list[str] | None:
+    """The names of the columns of a data frame, or None."""
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def is_frame(table: object) -> bool:
+    """Whether this is a data frame of pandas."""
+    return type(table).__module__.split(".")[0] == "pandas" and column_names(table) is not None
 
 
 def _column(table: Any, place: int) -> Any:

@@ -13,8 +13,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from idensenet.data.store import Array
 from idensenet.sklearn.base import FlowEstimator
-from idensenet.sklearn.columns import as_table, joined
-from idensenet.sklearn.tables import checked_rows, is_frame
+from idensenet.sklearn.columns import as_table, is_frame, joined
+from idensenet.sklearn.tables import checked_rows
 from idensenet.threads import suited_to
 
 

@@ -11,17 +11,7 @@ from sklearn.utils.validation import validate_data
 from idensenet.data.nominal import is_number
 from idensenet.data.store import Array
 from idensenet.errors import DataError
-
-
-def column_names(table: object) -> list[str] | None:
-    """The names of the columns of a data frame, or None."""
-    columns = getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
-
-
-def is_frame(table: object) -> bool:
-    """Whether this is a data frame of pandas."""
-    return type(table).__module__.split(".")[0] == "pandas" and column_names(table) is not None
+from idensenet.sklearn.columns import column_names, first_look, with_codes
 
 
 def check_numbers(table: object, what: str = "X") -> None:
@@ -66,8 +56,6 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | str | None = "no_v
         y: Classes; by default there are none, and none are asked for.
         fit: Whether this is what the estimator is fitted to.
     """
-    from idensenet.sklearn.columns import first_look, with_codes
-
     again = fit and estimator.warm_start and hasattr(estimator, "flow_")
     columns = estimator.columns_ if again or not fit else first_look(X, estimator.categorical)
     coded = with_codes(X, columns)
