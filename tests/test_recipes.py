@@ -135,7 +135,7 @@ def round_trips(flow, batch, tolerance, solutions, record_property):
     assert there < tolerance
     assert again < tolerance
     blocks = flow.named_blocks()
-    assert len(solutions) == sum(2 if stack.explicit else 4 for _, stack, _ in blocks)
+    assert len(solutions) == 2 * len(blocks)  # monotone blocks of few dimensions go there by Newton steps of their own
     for solution, goal in solutions:
         assert bool(solution.converged.all())
         assert bool((solution.residual <= goal).all())

@@ -63,6 +63,8 @@ def test_the_table_has_every_line_and_is_written_as_json(tmp_path, capsys):
         "Residual Flow",
         "eager, memory-saving",
         "the paper's series",
+        "toy: with monotone blocks, eager",
+        "eager, monotone blocks",
         "training step, compiled",
         "above idle",
         "sampling",

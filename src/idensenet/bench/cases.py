@@ -43,18 +43,23 @@ def toy(size: Size, machine: Machine) -> Iterator[Row]:
     def sample() -> Tensor:
         return points.sample(500, generator)
 
-    def ours(recipe: str, compiled: bool = False) -> Callable[[], None]:
-        flow = build(recipe, blocks=(size.toy_blocks,)).train()
+    def ours(recipe: str, compiled: bool = False, **options: object) -> Callable[[], None]:
+        flow = build(recipe, blocks=(size.toy_blocks,), **options).train()
         flow.compile_blocks(compiled)
         return stepper(flow, sample, 1e-3, None)
 
-    work = {"eager": ours("toy-idensenet-clipswish"), "residual": ours("toy-resflow")}
+    work = {
+        "eager": ours("toy-idensenet-clipswish"),
+        "residual": ours("toy-resflow"),
+        "monotone": ours("toy-idensenet-clipswish", block="monotone"),
+    }
     cold = 0.0
     if size.compile:
         work["compiled"] = ours("toy-idensenet-clipswish", compiled=True)
         began = time.perf_counter()
         work["compiled"]()
         cold = time.perf_counter() - began
+        work["monotone, compiled"] = ours("toy-idensenet-clipswish", compiled=True, block="monotone")
     peers = {"normflows": normflows_toy_step(sample, size.toy_blocks), "flowcon": flowcon_toy_step(sample, size.toy_blocks)}
     work |= {name: peer for name, peer in peers.items() if peer is not None}
     rounds = {name: _ten_times(each) for name, each in work.items()}  # as in training, where a step follows its like
@@ -65,6 +70,10 @@ def toy(size: Size, machine: Machine) -> Iterator[Row]:
     if "compiled" in times:
         note = f"compilation took {cold:.1f} s (cold or from its cache)"
         yield timed_row("toy: the same, compiled", times["compiled"], "ms", other, times[other], notes=(note,))
+    yield timed_row("toy: with monotone blocks, eager", times["monotone"], "ms", "residual ones", times["eager"])
+    if "compiled" in times:
+        plain = times["compiled"]
+        yield timed_row("toy: with monotone blocks, compiled", times["monotone, compiled"], "ms", "residual ones", plain)
     against = "normflows" if "normflows" in times else ""
     yield timed_row("toy: training step of the Residual Flow", times["residual"], "ms", against, times.get("normflows"))
 
@@ -113,6 +122,7 @@ def image(size: Size, machine: Machine) -> Iterator[Row]:
         "training step, eager": step(),
         "training step, eager, memory-saving": step(train={"memory": "save"}),
         "training step, eager, the paper's series": step(logdet={"law_parameter": 2.0}),
+        "training step, eager, monotone blocks": step(block="monotone"),
         "training step, compiled": step(True),
         "training step, compiled, memory-saving": step(True, train={"memory": "save"}),
         "forward pass": forward,

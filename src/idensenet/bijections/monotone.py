@@ -65,10 +65,10 @@ class MonotoneBlock(ContractionStack):
 
     def forward_block(self, g: Branch | Given, x: Tensor, method: LogDet | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         target = ROOT * x
-        if isinstance(method, ExactLogDet) and x.ndim == 2 and x.shape[1] <= DIMS:
+        if isinstance(method or self.eval_log_det, ExactLogDet) and x.ndim == 2 and x.shape[1] <= DIMS:
             small = self.walk if self.walk is not None and torch.is_grad_enabled() and not self.save else EAGER
             w, measured = small(g, target, self.solver, self.series, self.save)
-            return ROOT * w - x, measured
+            return ROOT * w - x, None if method is None else measured
         solver = self._solver(x)
         solution = solve(g.eager(), target.detach(), solver)
         solution.raise_unless_converged()
