@@ -42,7 +42,7 @@ def check_float(x: Tensor, dtype: torch.dtype, what: str, look: bool) -> None:
 
 def check_computed(x: Tensor, what: str, *results: Tensor) -> None:
     """Results for each sample of x that are numbers."""
-    finite = torch.stack([torch.isfinite(each).view(len(x), -1).all(1) for each in results]).all(0)
+    finite = torch.stack([torch.isfinite(each).reshape(len(x), -1).all(1) for each in results]).all(0)
     if bool(finite.all()):
         return
     bad = (~finite).nonzero().flatten().tolist()

@@ -145,6 +145,8 @@ class DataConfig:
     """Channels of images of a folder: 3, or 1 for grey."""
     split: str = "content"
     """What holds a row out: its content (for images, the name of the file), or its position, as in versions before 0.2."""
+    split_at: float | None = None
+    """Rows whose hash, between 0 and 1, is below this are held out; by default a tenth of the rows, and kept with the run."""
     split_seed: int = 0
     """Decides which rows are held out, where the publisher does not."""
     header: bool | None = None

@@ -76,7 +76,7 @@ class Source:
 
     `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
     `notes` are sentences that every report repeats, such as that a checksum was not known. `places` are the places of all rows
-    in the file or folder, training first, where the split is ours.
+    in the file or folder, training first, where the split is ours, and `split_at` is the bound that divides them.
     """
 
     name: str
@@ -90,3 +90,4 @@ class Source:
     context: tuple[str, ...] = ()  # columns that are given
     notes: tuple[str, ...] = field(default=())
     places: np.ndarray[Any, Any] | None = None
+    split_at: float | None = None

@@ -9,7 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ def open_table(
     seed: int = 0,
     test_fraction: float = 0.1,
     split: str = "content",
+    split_at: float | None = None,
     text: TextFormat = PLAIN,
 ) -> Source:
     """A table as a data set, its rows divided at random, and always in the same way, into training and test.
@@ -62,15 +63,16 @@ def open_table(
     table, given = read_with_context(path, columns, context, text)
     if split == "position":
         train, test = split_rows(len(table.values), test_fraction, seed)
+        split_at = None
     else:
         content = torch.from_numpy(np.concatenate([table.values, given.values], 1).astype(np.float64))
-        train, test = split_keys(content_keys(content, seed).numpy(), test_fraction, seed)
+        train, test, split_at = split_keys(content_keys(content, seed).numpy(), test_fraction, seed, split_at)
     note = f"The table is {path}, {len(table.values):,} rows of {len(table.columns)} columns"
     note += f", given {', '.join(context)}." if context else "."
     first, second = (Split(table.values[rows], context=given.values[rows] if context else None) for rows in (train, test))
     shape = (len(table.columns),)
-    places = np.concatenate([train, test])
-    return Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,), places=places)
+    source = Source("table", first, second, shape, columns=table.columns, context=given.columns, notes=(note,))
+    return replace(source, places=np.concatenate([train, test]), split_at=split_at)
 
 
 def read_with_context(
