@@ -164,6 +164,8 @@ class DataConfig:
     """Number of channels of images of a folder: 3, or 1 for grey."""
     split: str = "content"
     """What decides whether a row is held out: content (for images, the file name), or position, as before version 0.2."""
+    split_at: float | None = None
+    """Rows whose hash, between 0 and 1, is below this are held out; by default a tenth of the rows. Runs keep it."""
     split_seed: int = 0
     """Seed of the split into training and held-out rows, where the data set has no split of its own."""
     header: bool | None = None

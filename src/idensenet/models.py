@@ -105,7 +105,8 @@ LOG_DETS.register("krylov", _krylov)
 
 
 MOST = {  # what nobody needs more of, and what would never end
-    **dict.fromkeys(("terms", "exact_terms", "eval_terms", "probes", "eval_probes", "law_parameter"), 10_000),
+    **dict.fromkeys(("terms", "exact_terms", "eval_terms", "law_parameter"), 10_000),
+    **dict.fromkeys(("probes", "eval_probes"), 1000),
     "max_steps": 1_000_000,
 }
 

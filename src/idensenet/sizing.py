@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from idensenet.config import Config
 
-FREE = 1 << 20  # numbers that any model may take
+FREE = 1 << 23  # numbers that any model may take
 FACTOR = 16  # numbers made while building, for each one in the weights
 SCALES = 64
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye, torch.arange, torch.randint)

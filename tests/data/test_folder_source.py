@@ -139,7 +139,7 @@ def test_bad_options_and_folders(tmp_path, images):
 def test_a_new_image_moves_no_other_from_one_part_to_the_other(tmp_path, images):
     before = open_folder(images, tmp_path, size=8)
     noise(9, 9, 20).save(images / "0000.png")
-    after = open_folder(images, tmp_path, size=8)
+    after = open_folder(images, tmp_path, size=8, split_at=before.split_at)
     new = load_image(images / "0000.png", 8, 3).tobytes()
     for part in ("train", "test"):
         assert set(map(bytes, getattr(after, part).x)) - {new} == set(map(bytes, getattr(before, part).x))

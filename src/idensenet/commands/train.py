@@ -72,6 +72,7 @@ def source_of(config: Config, known: Columns | None = None) -> Source:
         channels=d.channels,
         seed=d.split_seed,
         split=d.split,
+        split_at=d.split_at,
         text=TextFormat(d.header, d.decimal),
     )
 
@@ -82,7 +83,8 @@ def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
     It is read by the names of the same columns, and its rows, or the files of another folder, are divided in the same way.
     """
     if (given.table and trained.table) or (given.folder and trained.folder):
-        given = dataclasses.replace(given, split=trained.split, split_seed=given.split_seed or trained.split_seed)
+        seed, at = given.split_seed or trained.split_seed, given.split_at or trained.split_at
+        given = dataclasses.replace(given, split=trained.split, split_seed=seed, split_at=at)
     if given.table is None or trained.table is None:
         return given
     columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
@@ -110,7 +112,8 @@ def fitted(config: Config, source: Source) -> Config:
     d, m, t = config.data, config.model, config.train
     if own:
         names = tuple(source.table.names) if source.table is not None else source.columns
-        d = dataclasses.replace(d, columns=names)  # by their names, whatever is used later
+        # by their names, whatever is used later, and divided in the same way, whatever is added later
+        d = dataclasses.replace(d, columns=names, split_at=source.split_at)
         t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
         if source.table is not None:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from idensenet.errors import DataError
+
+PACKERS: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+
+
+def unpacking(path: Path) -> Any:
+    """A file that is unpacked as it is read, if its first bytes say that it is packed."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    return next((opener(path) for magic, opener in PACKERS.items() if start.startswith(magic)), None) or path.open("rb")
 
 
 class Bounded:

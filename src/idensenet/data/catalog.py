@@ -51,6 +51,7 @@ def open_source(
     seed: int = 0,
     test_fraction: float = 0.1,
     split: str = "content",
+    split_at: float | None = None,
     text: TextFormat | None = None,
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table.
@@ -58,8 +59,8 @@ def open_source(
     `size` and `channels` shape the images of a folder. `columns` chooses those of a table, `context` those of them that are
     given, and `weight` the one that says how much a row counts; for `discrete`, `categorical`, `bounds` and `known` see
     `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the name of a file
-    unless `split` is "position". Published sets are divided as they were published. `root` is where data is kept, and `text`
-    says how CSV files are written.
+    unless `split` is "position", and at `split_at` if another source was divided there. Published sets are divided as they were
+    published. `root` is where data is kept, and `text` says how CSV files are written.
 
     >>> open_source("digits").shape
     (1, 8, 8)
@@ -72,7 +73,7 @@ def open_source(
     name = given or name
     if split not in SPLITS:
         raise OptionError(f"data.split={split!r} is not known; use {' or '.join(SPLITS)}.")
-    how: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "split": split}
+    how: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "split": split, "split_at": split_at}
     if context and name != "table":
         raise OptionError("A context is made of columns of a table; give one with --data.table FILE.")
     if name is None:

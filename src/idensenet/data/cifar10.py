@@ -6,8 +6,8 @@ that was unpacked, or pickled again by another version of Python, is accepted, a
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import lzma
 import tarfile
 import zlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.bounded import Bounded
+from idensenet.data.bounded import Bounded, unpacking
 from idensenet.data.source import Source, Split
 from idensenet.data.store import Array, chunks, load_splits, missing, save_splits
 from idensenet.data.unpickler import load_pickle
@@ -82,7 +82,7 @@ def _archived(path: Path) -> dict[str, bytes]:
     contents = {}
     try:
         with (
-            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+            unpacking(path) as file,
             tarfile.open(fileobj=Bounded(file, ARCHIVE_LIMIT), mode="r|") as archive,  # type: ignore[call-overload]
         ):
             for member in archive:
@@ -92,7 +92,7 @@ def _archived(path: Path) -> dict[str, bytes]:
                     contents[name] = part.read() if part is not None else b""
     except DataError:
         raise
-    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise DataError(f"{path} is not a complete archive, it is damaged or cut short: {error}.") from error
     return contents
 

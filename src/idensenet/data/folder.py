@@ -36,6 +36,7 @@ def open_folder(
     seed: int = 0,
     test_fraction: float = 0.1,
     split: str = "content",
+    split_at: float | None = None,
 ) -> Source:
     """All images in a folder and below, at `size` x `size` pixels, grey (1 channel) or in colour (3).
 
@@ -47,8 +48,8 @@ def open_folder(
     if size < 1:
         raise OptionError(f"size is {size}; it must be at least 1 pixel.")
     files = list_images(folder)
-    train, test = _split(folder, files, test_fraction, seed, split)
-    how = [] if split == "position" else [split]
+    train, test, at = _split(folder, files, test_fraction, seed, split, split_at)
+    how = [] if at is None else [at]
     cache = root / CACHE / _key(folder, files, [size, channels, seed, test_fraction, *how])
     if not cache.is_dir():
         with new_folder(cache, replace=False) as work:
@@ -58,15 +59,17 @@ def open_folder(
                         writer.append(load_image(files[row], size, channels)[None])
     note = f"The images are {len(files):,} files from {folder}, cut to their central square and resized to {size} x {size}."
     places = np.concatenate([train, test])
-    return Source("folder", *load_splits(cache), (channels, size, size), levels=256, notes=(note,), places=places)
+    return Source("folder", *load_splits(cache), (channels, size, size), levels=256, notes=(note,), places=places, split_at=at)
 
 
-def _split(folder: Path, files: list[Path], test_fraction: float, seed: int, split: str) -> tuple[Index, Index]:
+def _split(
+    folder: Path, files: list[Path], test_fraction: float, seed: int, split: str, split_at: float | None
+) -> tuple[Index, Index, float | None]:
     if split == "position":
-        return split_rows(len(files), test_fraction, seed)
+        return *split_rows(len(files), test_fraction, seed), None
     names = [f"{seed}/{file.relative_to(folder).as_posix()}".encode() for file in files]
     keys = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in names)
-    return split_keys(np.frombuffer(keys, "<i8"), test_fraction, seed)
+    return split_keys(np.frombuffer(keys, "<i8"), test_fraction, seed, split_at)
 
 
 def list_images(folder: Path) -> list[Path]:

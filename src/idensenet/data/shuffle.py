@@ -42,23 +42,31 @@ def split_rows(n: int, test_fraction: float, seed: int) -> tuple[Index, Index]:
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
-def split_keys(keys: np.ndarray[Any, Any], test_fraction: float, seed: int) -> tuple[Index, Index]:
-    """Rows for training and for testing by a key of each, int64 as `content_keys` has them, whatever other rows there are.
+def split_keys(
+    keys: np.ndarray[Any, Any], test_fraction: float, seed: int, below: float | None = None
+) -> tuple[Index, Index, float | None]:
+    """Rows for training and for testing by a key of each, int64 as `content_keys` has them, and the bound that divides them.
 
-    A row is held out if its key lies in the lowest `test_fraction` of all numbers. So order and additions move no row from one
-    part to the other, and equal rows stay together. At least one of each is needed: where chance has left a part empty, the row
-    with the lowest or highest key goes there.
+    A key stands for a number in [0, 1), and a row is held out if it lies below the bound, by default so that `test_fraction` of
+    these rows do. With the bound of another call, neither order nor new rows move a row from one part to the other. Equal rows
+    stay together. At least one of each part is needed: where there is none, the lowest or highest row goes there.
     """
     split_rows(len(keys), test_fraction, seed)  # for its errors
     place = (keys.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    held_out = place < test_fraction
-    if not held_out.any():
-        held_out = place == place.min()
-    if held_out.all():
-        held_out = place < place.max()
-    if not held_out.any():  # all rows are the same
-        return split_rows(len(keys), test_fraction, seed)
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    if below is None:
+        distinct = np.unique(place)
+        if len(distinct) == 1:  # all rows are the same
+            return *split_rows(len(keys), test_fraction, seed), None
+        held_out = min(max(round(len(distinct) * test_fraction), 1), len(distinct) - 1)
+        below = float(distinct[held_out - 1 : held_out + 1].mean())
+    test = place < below
+    if not test.any():
+        test = place == place.min()
+    if test.all():
+        test = place < place.max()
+    if not test.any():
+        return *split_rows(len(keys), test_fraction, seed), None
+    return np.flatnonzero(~test), np.flatnonzero(test), below
 
 
 def stratified_rows(labels: np.ndarray[Any, Any], held_out: int, seed: int) -> tuple[Index, Index]:

@@ -86,7 +86,7 @@ class Source:
     `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
     Of a table, `table` says what its columns are, `columns` and `context` name the numbers that a flow takes, and `bounds` has
     theirs. `notes` are sentences that every report repeats, such as that a checksum was not known. `places` are the places of
-    all rows in the file or folder, training first, where the split is ours.
+    all rows in the file or folder, training first, where the split is ours, and `split_at` is the bound that divides them.
     """
 
     name: str
@@ -102,3 +102,4 @@ class Source:
     bounds: tuple[Pair, ...] = ()
     notes: tuple[str, ...] = field(default=())
     places: np.ndarray[Any, Any] | None = None
+    split_at: float | None = None

@@ -141,6 +141,7 @@ def open_table(
     seed: int = 0,
     test_fraction: float = 0.1,
     split: str = "content",
+    split_at: float | None = None,
     text: TextFormat = PLAIN,
 ) -> Source:
     """A table as a data set, its rows divided at random, and always in the same way, into training and test.
@@ -158,14 +159,16 @@ def open_table(
         seed: Decides which rows are held out.
         test_fraction: The share of these.
         split: What decides whether a row is held out: "content" or "position".
+        split_at: The bound that divides the rows by content, if another source was divided there.
         text: How a CSV file is written.
     """
     roles = roles or Roles()
     contents = read_contents(path, roles, categorical, known, text)
     if split == "position":
         train, test = split_rows(len(contents.x), test_fraction, seed)
+        split_at = None
     else:
-        train, test = split_keys(contents.keys(seed), test_fraction, seed)
+        train, test, split_at = split_keys(contents.keys(seed), test_fraction, seed, split_at)
     columns = contents.columns
     if known is None:
         weight = None if contents.weight is None else contents.weight[train]
@@ -194,4 +197,5 @@ def open_table(
         bounds=columns.bounds(contents.x, bounds or {}),
         notes=tuple(notes),
         places=np.concatenate([train, test]),
+        split_at=split_at,
     )

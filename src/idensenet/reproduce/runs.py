@@ -77,7 +77,7 @@ class Trained:
     @property
     def seconds(self) -> float:
         """Of training, evaluations not counted."""
-        return float(self.metrics[-1]["seconds"])
+        return max((entry.get("seconds", 0.0) for entry in self.metrics), default=0.0)
 
     @cached_property
     def source(self) -> Source:
@@ -105,7 +105,7 @@ class Trained:
 
     def curve(self, name: str, kind: str = "eval") -> list[tuple[int, float, float]]:
         """(step, seconds, value) of a metric."""
-        return [(e["step"], e["seconds"], e[name]) for e in self.metrics if e["kind"] == kind and name in e]
+        return [(e["step"], e.get("seconds", 0.0), e[name]) for e in self.metrics if e["kind"] == kind and name in e]
 
     def held_out(self, samples: int | None, last: bool = False) -> Tensor:
         """-log p in nats of the first held-out samples, None for all; of the averaged or of the last weights; computed once."""
