@@ -34,7 +34,14 @@ class Prepared:
 
 
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
-    """-log_prob / (D ln 2).
+    """Returns -log_prob / (D ln 2).
+
+    Args:
+        log_prob: Log-densities in nats.
+        dims: D, the number of dimensions of a sample.
+
+    Returns:
+        Bits per dimension, in the shape of `log_prob`.
 
     >>> bits_per_dim(torch.tensor(-8 * 3072 * math.log(2)), 3072)
     tensor(8.)
@@ -61,6 +68,14 @@ class Flow(nn.Module):
 
     Out of training, everything is a function of the data: all noise comes from (`seed`, content of the sample, block).
     In training it comes from a generator.
+
+    Args:
+        body: The bijection from preprocessed data to latents.
+        shape: Shape of a sample.
+        latent_shape: Shape of a latent code; that of a sample by default.
+        preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
+        levels: Number of integer levels of a pixel; None for real numbers.
+        context: Length of the context vector; 0 for an unconditional density.
     """
 
     seed = 0
@@ -89,14 +104,17 @@ class Flow(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """The number type of the weights."""
         return self._anchor.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return self._anchor.device
 
     @property
     def num_parameters(self) -> int:
+        """The number of trainable parameters."""
         return sum(p.numel() for p in self.parameters())
 
     def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
@@ -150,7 +168,16 @@ class Flow(nn.Module):
         return KeyedDraws.of(x, self.seed)
 
     def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """x plus the noise that `forward` adds to it; x itself if there are no levels."""
+        """x plus the noise that `forward` adds to it; x itself if there are no levels.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+
+        Returns:
+            Levels plus noise as floats, or x itself.
+        """
         self._check_data(x, False)
         return x if self.levels is None else dequantize(x, self.dtype, self._draws(x, generator).fold(0))
 
@@ -161,13 +188,24 @@ class Flow(nn.Module):
 
         Args:
             precision: How the products of the blocks are rounded; for training.
+
+        Returns:
+            Normalised weights, to be passed to other calls as `prepared`.
         """
         refresh_norms(self)
         with EXACT.products(self.device):  # the gradient of a norm is never rounded
             return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
 
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
-        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
+        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are.
+
+        Args:
+            batch: Training data, some hundred samples.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Raises:
+            ShapeError: The batch is empty or has another shape.
+        """
         self._check_start(batch, context)
         with torch.no_grad(), EXACT.products(self.device):
             x = self.preprocess.encode(self.dequantize(batch))
@@ -239,7 +277,22 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any."""
+        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            dequantized: Whether x holds levels plus noise already.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            The latent codes [batch, *latent_shape], and the log-determinants [batch].
+
+        Raises:
+            UninitializedError: An ActNorm has seen no data; call `initialize` first.
+        """
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
         return z, before + after
 
@@ -250,7 +303,21 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map."""
+        """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Samples as floats, and the log-determinants of the inverse map [batch].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance; the message names the samples.
+        """
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
         with EXACT.products(self.device):
@@ -260,7 +327,14 @@ class Flow(nn.Module):
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:
-        """log N(z; 0, I), per sample."""
+        """log N(z; 0, I), per sample.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+
+        Returns:
+            Log-densities [batch], in nats.
+        """
         return -0.5 * (z.flatten(1).square().sum(1) + self.dims * math.log(2 * math.pi))
 
     def log_prob(
@@ -279,6 +353,9 @@ class Flow(nn.Module):
             dequantized: Whether x holds levels plus noise already.
             context: A vector for each sample, or one for all, for a conditional flow.
             prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Log-densities [batch].
         """
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
         return self.base_log_prob(z) + before + after
@@ -286,13 +363,33 @@ class Flow(nn.Module):
     def log_prob_terms(
         self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What log p(x) is made of, per sample: the terms add up to `log_prob`."""
+        """What log p(x) is made of, per sample: the terms add up to `log_prob`.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            `base`, `log_det`, `preprocess` and `levels`, each [batch], in nats.
+        """
         z, before, after = self._encode(x, generator, False, context, None)
         levels = torch.full_like(before, -self.dims * math.log(self.levels) if self.levels else 0.0)
         return {"base": self.base_log_prob(z), "log_det": after, "preprocess": before - levels, "levels": levels}
 
     def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
-        """-log p(x) / (D ln 2), per sample."""
+        """-log p(x) / (D ln 2), per sample.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Bits per dimension [batch].
+        """
         return bits_per_dim(self.log_prob(x, generator, context=context), self.dims)
 
     # Samples
@@ -312,7 +409,21 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """n draws from the model: uint8 levels if it has any, otherwise floats."""
+        """n draws from the model: uint8 levels if it has any, otherwise floats.
+
+        Args:
+            n: Number of samples.
+            generator: Source of the latent codes.
+            temperature: Factor on the latent codes; below one, samples are closer to the centre.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Samples [n, *shape].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance.
+        """
         x = self._decode(self._latent(n, generator, temperature), context, prepared)
         return x if self.levels is None else quantize(x, self.levels)
 
@@ -326,7 +437,19 @@ class Flow(nn.Module):
     def sample_and_log_prob(
         self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """n draws as floats (levels plus noise, for images), differentiable, and their log-densities."""
+        """n draws as floats (levels plus noise, for images), differentiable, and their log-densities.
+
+        Args:
+            n: Number of samples.
+            generator: Source of the latent codes.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Samples [n, *shape] and their log-densities [n].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance.
+        """
         z = self._latent(n, generator, 1.0)
         x, log_det = self.inverse(z, generator if self.training else None, context)
         return x, self.base_log_prob(z) - log_det
@@ -334,11 +457,19 @@ class Flow(nn.Module):
     # Guarantees
 
     def stacks(self) -> list[ResidualBlock]:
-        """The stacks of residual blocks, in order."""
+        """The stacks of residual blocks, in order.
+
+        Returns:
+            The stacks.
+        """
         return [module for module in self.body.modules() if isinstance(module, ResidualBlock)]
 
     def named_blocks(self) -> list[tuple[str, ResidualBlock, int]]:
-        """The residual blocks in order, as (`scale.block`, stack, index in the stack)."""
+        """The residual blocks in order, as (`scale.block`, stack, index in the stack).
+
+        Returns:
+            One triple for each block.
+        """
         found = []
         for i, part in enumerate(_scales(self.body), 1):
             stacks = [m for m in part.modules() if isinstance(m, ResidualBlock)]
@@ -351,23 +482,41 @@ class Flow(nn.Module):
 
         With exact log-determinants each stack becomes one compiled function; with the others the function of a block does.
         Results stay the same up to rounding. It needs a C++ compiler, and the first step takes a minute or two.
+
+        Args:
+            on: Whether to use compiled code.
         """
         for stack in self.stacks():
             stack.compile_blocks(on)
 
     def save_memory(self, on: bool = True) -> None:
-        """Rebuild blocks in the backward pass instead of keeping them, or keep them. No number changes."""
+        """Rebuild blocks in the backward pass instead of keeping them, or keep them. No number changes.
+
+        Args:
+            on: Whether to rebuild blocks.
+        """
         for stack in self.stacks():
             stack.save = on
 
     def frozen(self, compile: bool = False) -> FrozenFlow:
-        """The flow for serving: weights prepared once, nothing checked again; with `compile`, a compiled `log_prob`."""
+        """The flow for serving: weights prepared once, nothing checked again; with `compile`, a compiled `log_prob`.
+
+        Args:
+            compile: Compile `log_prob`; for vectors with exact log-determinants.
+
+        Returns:
+            A copy that does not follow later changes of this flow.
+        """
         from idensenet.frozen import FrozenFlow
 
         return FrozenFlow(self, compile)
 
     def certify(self) -> Certificate:
-        """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
+        """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing.
+
+        Returns:
+            The certificate; printing it shows one line for each block.
+        """
         with torch.no_grad(), EXACT.products(self.device):
             refresh_norms(self.body)
             return certificate(self.named_blocks(), self.body)
@@ -376,6 +525,13 @@ class Flow(nn.Module):
         """How far the computed inverse of each z can be from the true one, in the certificate's norm, after the preprocessing.
 
         The bound follows from the residuals of the solvers and the certificate; the rounding of closed forms is not in it.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Bounds [batch]; infinite where nothing bounds the error.
         """
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
@@ -386,7 +542,11 @@ class Flow(nn.Module):
     # The concatenation
 
     def learn_concatenation(self, on: bool = True) -> None:
-        """Switch the learning of all concatenation weights on or off; off means no gradient at all."""
+        """Switch the learning of all concatenation weights on or off; off means no gradient at all.
+
+        Args:
+            on: Whether the weights learn.
+        """
         for module in self.modules():
             if isinstance(module, DenseLayer):
                 module.learn(on)

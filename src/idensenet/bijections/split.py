@@ -16,7 +16,15 @@ from idensenet.precision import Precision
 
 
 class Split(Bijection):
-    """[first half ; rest] -> [first half, rest(second half)], flattened into one vector (Dinh et al., 2017)."""
+    """[first half ; rest] -> [first half, rest(second half)], flattened into one vector (Dinh et al., 2017).
+
+    Args:
+        shape: Shape of an event, channels first.
+        rest: The bijection of the second half.
+
+    Raises:
+        ShapeError: There is one channel only.
+    """
 
     def __init__(self, shape: Sequence[int], rest: Bijection) -> None:
         super().__init__()

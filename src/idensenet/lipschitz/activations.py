@@ -75,24 +75,57 @@ class Activation(nn.Module, ABC):
         Args:
             x: Any shape.
             own: One number for each tensor in `folded().own`.
+
+        Returns:
+            A tuple of values, and a function that returns a tuple of derivatives.
         """
 
     def folded(self, behind: bool = True) -> Folded:
-        """The parameters as `curves` takes them; `behind` says whether a weight stands before it to take `inner`."""
+        """The parameters as `curves` takes them, with the factors that go into the weights around it.
+
+        Args:
+            behind: Whether a weight stands before it to take `inner`.
+
+        Returns:
+            The folded form.
+        """
         return Folded(own=tuple(self.parameters()))
 
     def lipschitz(self, norm: float) -> float:
-        """A bound on the Lipschitz constant in a p-norm, for all values of the parameters."""
+        """A bound on the Lipschitz constant in a p-norm, for all values of the parameters.
+
+        Args:
+            norm: p: 1, 2 or infinity.
+
+        Returns:
+            The bound.
+        """
         return 1.0
 
     def linearize(self, x: Tensor, block: int = 0) -> tuple[Values, Values]:
-        """The values of one block's activation at x, and their derivatives."""
+        """The values of one block's activation at x, and their derivatives.
+
+        Args:
+            x: Any shape.
+            block: Which block.
+
+        Returns:
+            A tuple of values and a tuple of derivatives, `expansion` of each.
+        """
         folded, values, slopes = self._at(x, block)
         each = [torch.ones_like(x) if slope is None else slope for slope in slopes()]
         return folded.unfolded(values, block), folded.unfolded(each, block)
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
-        """The activation of one block, its values concatenated along channels."""
+        """The activation of one block, its values concatenated along channels.
+
+        Args:
+            x: Samples [batch, channels, ...].
+            block: Which block.
+
+        Returns:
+            Values [batch, expansion * channels, ...].
+        """
         folded, values, _ = self._at(x, block)
         return torch.cat(folded.unfolded(values, block), 1)
 

@@ -62,7 +62,15 @@ class WeightedLogDet(LogDet):
 
     @abstractmethod
     def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
-        """[terms, (probes,) batch or 1], for as many terms as there are."""
+        """[terms, (probes,) batch or 1], for as many terms as there are.
+
+        Args:
+            draws: Source of random numbers.
+            x: Samples [batch, *event].
+
+        Returns:
+            The weights.
+        """
 
     def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
         probe = draw_probes(draws, x, self.probes, self.probe, save)
@@ -71,7 +79,16 @@ class WeightedLogDet(LogDet):
 
 
 class SeriesLogDet(WeightedLogDet):
-    """A fixed number of terms: biased, for log(1 + t) by at most D L^(n+1) / ((n + 1)(1 - L))."""
+    """A fixed number of terms: biased, for log(1 + t) by at most D L^(n+1) / ((n + 1)(1 - L)).
+
+    Args:
+        terms: Number of terms.
+        probes: Number of probe vectors.
+        probe: Distribution of the probe vectors: rademacher or gaussian.
+
+    Raises:
+        OptionError: A count is below one.
+    """
 
     def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher") -> None:
         checked_counts(terms=terms, probes=probes)
