@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 TESTS := OMP_NUM_THREADS=1 $(PYTEST) src tests --doctest-modules -n 2 --dist loadgroup -m "not slow"
 
-.PHONY: demo test coverage test-slow check format clean
+.PHONY: demo test coverage test-slow check format docs docs-serve clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,9 +30,15 @@ coverage: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+
+docs-serve: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

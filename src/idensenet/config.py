@@ -309,7 +309,7 @@ class Recipe:
 
 
 def recipes() -> list[str]:
-    """The names of all recipes."""
+    """Returns the names of all recipes."""
     files = resources.files("idensenet") / "recipes"
     return sorted(f.name.removesuffix(".yaml") for f in files.iterdir() if f.name.endswith(".yaml"))
 

@@ -54,7 +54,14 @@ class Before(NamedTuple):
 
 
 def bits_per_dim(log_prob: Tensor, dims: int) -> Tensor:
-    """-log_prob / (D ln 2).
+    """Returns -log_prob / (D ln 2).
+
+    Args:
+        log_prob: Log-densities in nats.
+        dims: D, the number of dimensions of a sample.
+
+    Returns:
+        Bits per dimension, in the shape of `log_prob`.
 
     >>> bits_per_dim(torch.tensor(-8 * 3072 * math.log(2)), 3072)
     tensor(8.)
@@ -89,6 +96,14 @@ class Flow(nn.Module):
 
     Out of training, everything is a function of the data: all noise comes from (`seed`, content of the sample, block).
     In training it comes from a generator.
+
+    Args:
+        body: The bijection from preprocessed data to latents.
+        shape: Shape of a sample.
+        latent_shape: Shape of a latent code; that of a sample by default.
+        preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
+        levels: Number of integer levels of a pixel; None for real numbers.
+        context: Length of the context vector; 0 for an unconditional density.
     """
 
     seed = 0
@@ -124,14 +139,17 @@ class Flow(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """The number type of the weights."""
         return self._anchor.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return self._anchor.device
 
     @property
     def num_parameters(self) -> int:
+        """The number of trainable parameters."""
         return sum(p.numel() for p in self.parameters())
 
     def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
@@ -189,7 +207,16 @@ class Flow(nn.Module):
         return KeyedDraws.of(x, self.seed)
 
     def dequantize(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """x plus the noise that `forward` adds to it; x itself if it has neither levels nor whole numbers."""
+        """x plus the noise that `forward` adds to it; x itself if it has neither levels nor whole numbers.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+
+        Returns:
+            Levels plus noise as floats, or x itself.
+        """
         self._check_data(x, False)
         return self._dequantize(x, self._draws(x, generator))[0]
 
@@ -218,6 +245,9 @@ class Flow(nn.Module):
 
         Args:
             precision: How the products of the blocks are rounded; for training.
+
+        Returns:
+            Normalised weights, to be passed to other calls as `prepared`.
         """
         self._check_dtype()
         refresh_norms(self)
@@ -225,7 +255,15 @@ class Flow(nn.Module):
             return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
 
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
-        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are."""
+        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are.
+
+        Args:
+            batch: Training data, some hundred samples.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Raises:
+            ShapeError: The batch is empty or has another shape.
+        """
         self._check_start(batch, context)
         with torch.no_grad(), EXACT.products(self.device):
             x = self.preprocess.encode(self.dequantize(batch))
@@ -321,7 +359,22 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any; less log q of learned noise."""
+        """z = F(x) and log|det J_F(x)|, from the integer levels on if there are any; less log q of learned noise.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            dequantized: Whether x holds levels plus noise already.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            The latent codes [batch, *latent_shape], and the log-determinants [batch].
+
+        Raises:
+            UninitializedError: An ActNorm has seen no data; call `initialize` first.
+        """
         z, before, after = self._encode(x, generator, dequantized, context, prepared)
         return z, before.total + after
 
@@ -332,7 +385,21 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map."""
+        """x with F(x) = z (levels plus noise, for images), and the log-determinant of the inverse map.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Samples as floats, and the log-determinants of the inverse map [batch].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance; the message names the samples.
+        """
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
         with EXACT.products(self.device):
@@ -343,7 +410,14 @@ class Flow(nn.Module):
         return x, before + after
 
     def base_log_prob(self, z: Tensor) -> Tensor:
-        """log N(z; 0, I), or the log-density of the mixture, per sample."""
+        """log N(z; 0, I), or the log-density of the mixture, per sample.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+
+        Returns:
+            Log-densities [batch], in nats.
+        """
         if self.base is not None:
             return self.base.log_prob(z.flatten(1))
         return -0.5 * (z.flatten(1).square().sum(1) + self.dims * math.log(2 * math.pi))
@@ -369,6 +443,9 @@ class Flow(nn.Module):
             context: A vector for each sample, or one for all, for a conditional flow.
             prepared: What `prepare()` returned, if the caller has it.
             importance: Samples of the noise of each image.
+
+        Returns:
+            Log-densities [batch].
         """
         if importance < 1:
             raise OptionError(f"importance={importance} must be at least 1.")
@@ -422,6 +499,9 @@ class Flow(nn.Module):
             context: A vector for each sample, or one for all, for a conditional flow.
             draw: Which probes to take for stochastic log-determinants: any number is a function of the data, and the values for
                 different ones are independent. `log_prob` takes 0.
+
+        Returns:
+            `base`, `log_det`, `preprocess`, `levels` and, with learned noise, `noise`, each [batch], in nats.
         """
         if self.averages:
             log_prob, parts = self._over_cells(x, generator, context, None)
@@ -437,7 +517,17 @@ class Flow(nn.Module):
         return terms if before.noise is None else {**terms, "noise": before.noise}
 
     def bits_per_dim(self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None) -> Tensor:
-        """-log p(x) / (D ln 2), per sample."""
+        """-log p(x) / (D ln 2), per sample.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Bits per dimension [batch].
+        """
         return bits_per_dim(self.log_prob(x, generator, context=context), self.dims)
 
     # Samples
@@ -459,7 +549,21 @@ class Flow(nn.Module):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """n draws from the model: uint8 levels if it has any, otherwise floats, whole ones in columns of whole numbers."""
+        """n draws from the model: uint8 levels if it has any, otherwise floats, whole ones in columns of whole numbers.
+
+        Args:
+            n: Number of samples.
+            generator: Source of the latent codes.
+            temperature: Factor on the latent codes; below one, samples are closer to the centre.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Samples [n, *shape].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance.
+        """
         z, prepared = self._latent(n, generator, temperature), prepared or self.prepare()
         rows = max(LEAST_ROWS, NUMBERS // self.dims)  # at a time, so that memory does not grow with n
         own = context is not None and context.ndim == 2 and len(context) == n > 1
@@ -479,7 +583,19 @@ class Flow(nn.Module):
     def sample_and_log_prob(
         self, n: int, generator: torch.Generator | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """n draws as floats (levels or whole numbers plus noise), differentiable, and their log-densities."""
+        """n draws as floats (levels or whole numbers plus noise), differentiable, and their log-densities.
+
+        Args:
+            n: Number of samples.
+            generator: Source of the latent codes.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Samples [n, *shape] and their log-densities [n].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance.
+        """
         z = self._latent(n, generator, 1.0)
         x, log_det = self.inverse(z, generator if self.training else None, context)
         return x, self.base_log_prob(z) - log_det
@@ -487,11 +603,19 @@ class Flow(nn.Module):
     # Guarantees
 
     def stacks(self) -> list[ContractionStack]:
-        """The stacks of residual or monotone blocks, in order."""
+        """The stacks of residual or monotone blocks, in order.
+
+        Returns:
+            The stacks.
+        """
         return [module for module in self.body.modules() if isinstance(module, ContractionStack)]
 
     def named_blocks(self) -> list[tuple[str, ContractionStack, int]]:
-        """The residual or monotone blocks in order, as (`scale.block`, stack, index in the stack)."""
+        """The residual or monotone blocks in order, as (`scale.block`, stack, index in the stack).
+
+        Returns:
+            One triple for each block.
+        """
         found = []
         for i, part in enumerate(_scales(self.body), 1):
             stacks = [m for m in part.modules() if isinstance(m, ContractionStack)]
@@ -504,23 +628,41 @@ class Flow(nn.Module):
 
         With exact log-determinants each stack becomes one compiled function; with the others the function of a block does.
         Results stay the same up to rounding. It needs a C++ compiler, and the first step takes a minute or two.
+
+        Args:
+            on: Whether to use compiled code.
         """
         for stack in self.stacks():
             stack.compile_blocks(on)
 
     def save_memory(self, on: bool = True) -> None:
-        """Rebuild blocks in the backward pass instead of keeping them, or keep them. No number changes."""
+        """Rebuild blocks in the backward pass instead of keeping them, or keep them. No number changes.
+
+        Args:
+            on: Whether to rebuild blocks.
+        """
         for stack in self.stacks():
             stack.save = on
 
     def frozen(self, compile: bool = False) -> FrozenFlow:
-        """The flow for serving: weights prepared once, nothing checked again; with `compile`, a compiled `log_prob`."""
+        """The flow for serving: weights prepared once, nothing checked again; with `compile`, a compiled `log_prob`.
+
+        Args:
+            compile: Compile `log_prob`; for vectors with exact log-determinants.
+
+        Returns:
+            A copy that does not follow later changes of this flow.
+        """
         from idensenet.frozen import FrozenFlow
 
         return FrozenFlow(self, compile)
 
     def certify(self) -> Certificate:
-        """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing."""
+        """Guaranteed bounds: Lip(g) of every block, and the bi-Lipschitz constants of the flow after the preprocessing.
+
+        Returns:
+            The certificate; printing it shows one line for each block.
+        """
         self._check_dtype()
         with torch.no_grad(), EXACT.products(self.device):
             refresh_norms(self.body)
@@ -530,6 +672,13 @@ class Flow(nn.Module):
         """How far the computed inverse of each z can be from the true one, in the certificate's norm, after the preprocessing.
 
         The bound follows from the residuals of the solvers and the certificate; the rounding of closed forms is not in it.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Bounds [batch]; infinite where nothing bounds the error.
         """
         self._check(z, self.latent_shape, "z")
         self._check_float(z, "z")
@@ -540,7 +689,11 @@ class Flow(nn.Module):
     # The concatenation
 
     def learn_concatenation(self, on: bool = True) -> None:
-        """Switch the learning of all concatenation weights on or off; off means no gradient at all."""
+        """Switch the learning of all concatenation weights on or off; off means no gradient at all.
+
+        Args:
+            on: Whether the weights learn.
+        """
         for module in self.modules():
             if isinstance(module, DenseLayer):
                 module.learn(on)

@@ -49,7 +49,15 @@ class FrozenFlow(nn.Module):
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """log p(x) per sample in nats, as `Flow.log_prob`."""
+        """log p(x) per sample in nats, as `Flow.log_prob`.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Log-densities [batch].
+        """
         if self.compiled is None:
             return self.flow.log_prob(x, context=context, prepared=self.prepared)
         self.flow._check_data(x, False)
@@ -57,17 +65,44 @@ class FrozenFlow(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """z = F(x) and log|det J_F(x)|, as `Flow.forward`."""
+        """z = F(x) and log|det J_F(x)|, as `Flow.forward`.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            The latent codes [batch, *latent_shape], and the log-determinants [batch].
+        """
         return self.flow.forward(x, context=context, prepared=self.prepared)
 
     @torch.no_grad()
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x with F(x) = z and the log-determinant of the inverse map, as `Flow.inverse`."""
+        """x with F(x) = z and the log-determinant of the inverse map, as `Flow.inverse`.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Samples as floats, and the log-determinants of the inverse map [batch].
+
+        Raises:
+            ConvergenceError: The solver did not reach its tolerance.
+        """
         return self.flow.inverse(z, context=context, prepared=self.prepared)
 
     @torch.no_grad()
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """z = F(x) alone, with no log-determinant; for images x holds levels plus noise."""
+        """z = F(x) alone, with no log-determinant; for images x holds levels plus noise.
+
+        Args:
+            x: Samples [batch, *shape] as floats.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            The latent codes [batch, *latent_shape].
+        """
         given = None if context is None else self.flow._given(context, len(x))
         draws = GeneratorDraws()
         rows, _ = self.flow.preprocess.push(x, Call(draws, self.prepared.preprocess, given, log_det=False))
@@ -75,7 +110,15 @@ class FrozenFlow(nn.Module):
 
     @torch.no_grad()
     def decode(self, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """x with F(x) = z alone, with no log-determinant."""
+        """x with F(x) = z alone, with no log-determinant.
+
+        Args:
+            z: Latent codes [batch, *latent_shape].
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Samples [batch, *shape] as floats.
+        """
         return self.flow._decode(z, context, self.prepared)
 
     @torch.no_grad()
@@ -86,7 +129,17 @@ class FrozenFlow(nn.Module):
         temperature: float = 1.0,
         context: Tensor | None = None,
     ) -> Tensor:
-        """n draws from the model, as `Flow.sample`."""
+        """n draws from the model, as `Flow.sample`.
+
+        Args:
+            n: Number of samples.
+            generator: Source of the latent codes.
+            temperature: Factor on the latent codes.
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            Samples [n, *shape].
+        """
         return self.flow.sample(n, generator, temperature, context, self.prepared)
 
     def export(self, what: str = "log_prob", batch: int | None = None) -> torch.export.ExportedProgram:
@@ -95,6 +148,9 @@ class FrozenFlow(nn.Module):
         Args:
             what: "log_prob", for vectors with an exact log-determinant, or "encode", for vectors and images.
             batch: The size of a batch; any size by default.
+
+        Returns:
+            The exported program.
 
         Raises:
             OptionError: The flow cannot be exported: the sentence says why.

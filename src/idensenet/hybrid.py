@@ -87,7 +87,17 @@ def _beside(x: Tensor, context: Tensor | None) -> Tensor:
 
 
 class HybridFlow(Flow):
-    """A flow with a classifier on the features after each scale (for images behind its squeeze); `body` is their chain."""
+    """A flow with a classifier on the features after each scale (for images behind its squeeze); `body` is their chain.
+
+    Args:
+        body: The chain of scales.
+        shape: Shape of a sample.
+        latent_shape: Shape of a latent code; that of a sample by default.
+        preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
+        levels: Number of integer levels of a pixel; None for real numbers.
+        context: Length of the context vector; 0 for an unconditional density.
+        classifier: The heads and the linear classifier on them.
+    """
 
     def __init__(
         self,
@@ -106,6 +116,7 @@ class HybridFlow(Flow):
 
     @property
     def scales(self) -> Chain:
+        """The scales, in order."""
         assert isinstance(self.body, Chain)
         return self.body
 
@@ -147,7 +158,18 @@ class HybridFlow(Flow):
         context: Tensor | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """Class logits, [batch, classes]; no log-determinant is computed, unless columns hold whole numbers."""
+        """Class logits, [batch, classes]; no log-determinant is computed, unless columns hold whole numbers.
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Logits [batch, classes].
+        """
         if self.averages:
             return self.log_prob_and_logits(x, generator, context, prepared)[1]
         return self._encode_and_classify(x, generator, context, prepared, log_det=False)[2]
@@ -162,6 +184,16 @@ class HybridFlow(Flow):
         """log p(x) and the class logits, from one pass.
 
         For whole numbers, p(y | x) is the average of p(y | x + u) over the cell, weighted by the density p(x + u).
+
+        Args:
+            x: Samples [batch, *shape]; integer levels as uint8 where the flow has levels.
+            generator: Source of random numbers. Without one, evaluation is a function of the data, and training uses the
+                global generator.
+            context: A vector for each sample, or one for all, for a conditional flow.
+            prepared: What `prepare()` returned, if the caller has it.
+
+        Returns:
+            Log-densities [batch] in nats, and logits [batch, classes].
         """
         if self.averages:
             log_prob, (base, after, before, logits) = self._over_cells(x, generator, context, prepared)

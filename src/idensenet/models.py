@@ -441,6 +441,17 @@ for _name, _make in {
 def build(name: str, **overrides: Any) -> Flow:
     """An untrained model of a recipe, with overrides of its options.
 
+    Args:
+        name: Name of a recipe; `recipes()` lists them.
+        **overrides: Options of the model by name, or of a group: `depth=2`, `logdet={"method": "roulette"}`.
+
+    Returns:
+        The flow, in evaluation mode.
+
+    Raises:
+        UnknownNameError: There is no such recipe or option.
+        OptionError: An option has a value that cannot be used.
+
     >>> build("toy-idensenet").num_parameters
     10230
     >>> build("toy-idensenet", depth=2, logdet={"method": "roulette"}).num_parameters

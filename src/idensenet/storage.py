@@ -35,6 +35,12 @@ def save(flow: Flow, path: str | Path, compact: bool = False) -> Path:
         path: The folder.
         compact: Write weights in half precision and no norms. The file of an image model is several times smaller, its first
             use computes the norms again, and densities change by the rounding of the weights.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OptionError: A weight is too large for half precision.
     """
     folder = Path(path)
     config = None if flow.config is None else flow.config.as_dict()
@@ -121,6 +127,12 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
         path: The folder of a run, a folder that `save` wrote, or the name of a model in the package.
         device: Where its weights go.
         step: For a run, which checkpoint: a number, "last", or "best" by held-out score.
+
+    Returns:
+        The flow, in evaluation mode.
+
+    Raises:
+        CheckpointError: There is no model, or it is damaged or of another version.
     """
     _check_device(device)
     folder = _model_folder(path, step)

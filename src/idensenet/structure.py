@@ -62,6 +62,15 @@ def register_class(kind: type[Kind]) -> type[Kind]:
     """Allow flows that contain objects of this class to be saved and loaded. May be used as a decorator.
 
     Every argument of its constructor must be an attribute of the same name; tensors among them come back from the weights.
+
+    Args:
+        kind: The class.
+
+    Returns:
+        The class itself.
+
+    Raises:
+        InputError: Another class has this name.
     """
     if CLASSES.setdefault(kind.__name__, kind) is not kind:
         raise InputError(f"There is a class {kind.__name__} already; choose another name.")

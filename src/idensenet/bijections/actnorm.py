@@ -41,29 +41,67 @@ class ActNorm(Bijection):
         self._ready = True
 
     def rows(self) -> list[tuple[Tensor, Tensor]]:
-        """log_scale and shift of each block."""
+        """log_scale and shift of each block.
+
+        Returns:
+            A pair of tensors [channels] for each block.
+        """
         return list(zip(self.log_scale.unbind(), self.shift.unbind(), strict=True))
 
     def affine(self, x: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
-        """One block's scale and shift."""
+        """One block's scale and shift.
+
+        Args:
+            x: Samples [batch, channels, ...].
+            log_scale: Logarithm of the scale, [channels].
+            shift: The shift, [channels].
+
+        Returns:
+            exp(log_scale) * (x + shift).
+        """
         self._check(x)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = torch.exp(log_scale.view(shape))
         return torch.addcmul(scale * shift.view(shape), scale, x)  # one pass
 
     def affine_inverse(self, y: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
-        """The inverse of `affine`."""
+        """The inverse of `affine`.
+
+        Args:
+            y: Outputs of `affine`.
+            log_scale: Logarithm of the scale, [channels].
+            shift: The shift, [channels].
+
+        Returns:
+            x.
+        """
         self._check(y)
         shape = (1, -1, *[1] * (y.ndim - 2))
         return y * torch.exp(-log_scale.view(shape)) - shift.view(shape)
 
     def log_det(self, x: Tensor, log_scale: Tensor) -> Tensor:
-        """The log-determinant for samples like x, of one block or of all of them."""
+        """The log-determinant for samples like x, of one block or of all of them.
+
+        Args:
+            x: Samples [batch, channels, ...].
+            log_scale: Logarithms of the scale, [channels] or [K, channels].
+
+        Returns:
+            Log-determinants [batch].
+        """
         return constant_log_det(x, log_scale.sum() * (math.prod(x.shape[1:]) // self.channels))
 
     @torch.no_grad()
     def learn(self, x: Tensor, block: int = 0) -> None:
-        """Set the scale and shift of one block so that x comes out standardised, once."""
+        """Set the scale and shift of one block so that x comes out standardised, once.
+
+        Args:
+            x: Samples [batch, channels, ...].
+            block: Which block.
+
+        Raises:
+            ShapeError: The batch is empty or has another number of channels.
+        """
         if bool(self.initialized[block]):
             return
         self._check(x)

@@ -49,54 +49,144 @@ class Bijection(nn.Module, ABC):
 
     @abstractmethod
     def push(self, x: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        """y = F(x), and log|det J_F(x)| of shape [batch]."""
+        """y = F(x), and log|det J_F(x)| of shape [batch].
+
+        Args:
+            x: Samples [batch, *event].
+            call: What the call works with; hand `call.part(i)` to the i-th part.
+
+        Returns:
+            y of the shape of the output, and log-determinants [batch].
+        """
 
     @abstractmethod
     def pull(self, y: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|."""
+        """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|.
+
+        Args:
+            y: Outputs of `push`.
+            call: What the call works with; hand `call.part(i)` to the i-th part.
+
+        Returns:
+            x, and log-determinants of the inverse map [batch].
+        """
 
     @abstractmethod
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
-        """Guaranteed a, b with a |x - y| <= |F(x) - F(y)| <= b |x - y|; 0 and infinity where there are none."""
+        """Guaranteed a, b with a |x - y| <= |F(x) - F(y)| <= b |x - y|; 0 and infinity where there are none.
+
+        Args:
+            norms: Certified norms of linear maps, computed once.
+
+        Returns:
+            The lower and the upper constant.
+        """
 
     def prepared(self, precision: Precision) -> Any:
-        """What `push` and `pull` find in `call.prepared`, given norms that are up to date."""
+        """What `push` and `pull` find in `call.prepared`, given norms that are up to date.
+
+        Args:
+            precision: How products are rounded.
+
+        Returns:
+            Anything; None by default.
+        """
         return None
 
     # For everybody
 
     def prepare(self, precision: Precision = EXACT) -> Any:
-        """Everything that depends on the weights alone, for the weights as they are now: their norms are checked here."""
+        """Everything that depends on the weights alone, for the weights as they are now: their norms are checked here.
+
+        Args:
+            precision: How products are rounded.
+
+        Returns:
+            What `prepared` returns.
+        """
         refresh_norms(self)
         return self.prepared(precision)
 
     def call(self, x: Tensor, draws: Draws | None, context: Tensor | None, log_det: bool = True, learn: bool = False) -> Call:
-        """A call of this bijection on its own."""
+        """A call of this bijection on its own.
+
+        Args:
+            x: Samples, for their device and content.
+            draws: Source of random numbers; by default as the mode says.
+            context: A vector for each sample, or None.
+            log_det: Whether the log-determinant is wanted.
+            learn: Whether to initialise from this batch.
+
+        Returns:
+            The call.
+        """
         return Call(draws or default_draws(x, self.training), self.prepare(), context, log_det, learn)
 
     def forward(self, x: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """y = F(x), and log|det J_F(x)| of shape [batch]."""
+        """y = F(x), and log|det J_F(x)| of shape [batch].
+
+        Args:
+            x: Samples [batch, *event].
+            draws: Source of random numbers; by default as the mode says.
+            context: A vector for each sample, or None.
+
+        Returns:
+            y and the log-determinants [batch].
+        """
         with EXACT.products(x.device):
             return self.push(x, self.call(x, draws, context))
 
     def inverse(self, y: Tensor, draws: Draws | None = None, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|."""
+        """x with F(x) = y, and the log-determinant of the inverse map, -log|det J_F(x)|.
+
+        Args:
+            y: Outputs of `forward`.
+            draws: Source of random numbers; by default as the mode says.
+            context: A vector for each sample, or None.
+
+        Returns:
+            x and the log-determinants of the inverse map [batch].
+        """
         with EXACT.products(y.device):
             return self.pull(y, self.call(y, draws, context))
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """F(x) alone."""
+        """F(x) alone.
+
+        Args:
+            x: Samples [batch, *event].
+            context: A vector for each sample, or None.
+
+        Returns:
+            y.
+        """
         with EXACT.products(x.device):
             return self.push(x, self.call(x, None, context, log_det=False))[0]
 
     def decode(self, y: Tensor, context: Tensor | None = None) -> Tensor:
-        """The inverse alone."""
+        """The inverse alone.
+
+        Args:
+            y: Outputs of `encode`.
+            context: A vector for each sample, or None.
+
+        Returns:
+            x.
+        """
         with EXACT.products(y.device):
             return self.pull(y, self.call(y, None, context, log_det=False))[0]
 
     @torch.no_grad()
     def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Take from a batch what is to be taken from data, once; returns F(x)."""
+        """Take from a batch what is to be taken from data, once; returns F(x).
+
+        Args:
+            x: Samples [batch, *event].
+            context: A vector for each sample, or None.
+
+        Returns:
+            F(x).
+        """
         with EXACT.products(x.device):
             return self.push(x, self.call(x, None, context, log_det=False, learn=True))[0]
 

@@ -13,7 +13,11 @@ from idensenet.precision import Precision
 
 
 class Chain(Bijection):
-    """The parts in order; their log-determinants add up."""
+    """The parts in order; their log-determinants add up.
+
+    Args:
+        parts: Bijections.
+    """
 
     def __init__(self, parts: Sequence[Bijection]) -> None:
         super().__init__()
@@ -51,7 +55,11 @@ class Chain(Bijection):
 
 
 class Invert(Bijection):
-    """The same bijection, the other way round."""
+    """The same bijection, the other way round.
+
+    Args:
+        inner: The bijection to turn round.
+    """
 
     def __init__(self, inner: Bijection) -> None:
         super().__init__()

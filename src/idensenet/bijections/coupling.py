@@ -33,6 +33,10 @@ class Coupling(Bijection):
     """y = m x + (1 - m)(s x + t) with (s, t) from `net(m x)` and s = sigmoid(. + 2), m a mask of zeros and ones.
 
     `net` returns twice the channels of its input: first what becomes the scale, then the shift.
+
+    Args:
+        net: A network from [batch, *event] to twice the channels.
+        mask: Zeros and ones in the shape of an event; ones pass unchanged.
     """
 
     mask: Tensor

@@ -14,7 +14,14 @@ from idensenet.lipschitz.certificate import OperatorNorms
 
 
 class Logit(Bijection):
-    """y = logit(alpha + (1 - 2 alpha) x) for x in [0, 1]."""
+    """y = logit(alpha + (1 - 2 alpha) x) for x in [0, 1].
+
+    Args:
+        alpha: Margin at both ends, from 0 to below 0.5.
+
+    Raises:
+        OptionError: alpha lies outside.
+    """
 
     def __init__(self, alpha: float = 0.05) -> None:
         super().__init__()
@@ -39,7 +46,15 @@ class Logit(Bijection):
 
 
 class Affine(Bijection):
-    """y = (x - loc) / scale with fixed numbers, which broadcast over the event."""
+    """y = (x - loc) / scale with fixed numbers, which broadcast over the event.
+
+    Args:
+        loc: What is subtracted.
+        scale: What is divided by; positive.
+
+    Raises:
+        OptionError: A scale is not positive and finite.
+    """
 
     loc: Tensor
     scale: Tensor
@@ -53,12 +68,27 @@ class Affine(Bijection):
 
     @classmethod
     def normalize(cls, mean: Sequence[float], std: Sequence[float]) -> Affine:
-        """Per channel of an image."""
+        """The map (x - mean) / std per channel of an image.
+
+        Args:
+            mean: One number for each channel.
+            std: One number for each channel.
+
+        Returns:
+            The affine map.
+        """
         return cls(torch.tensor(mean).view(-1, 1, 1), torch.tensor(std).view(-1, 1, 1))
 
     @classmethod
     def standardize(cls, data: Tensor) -> Affine:
-        """To mean 0 and deviation 1 per dimension of `data`; a constant dimension is only shifted."""
+        """The map to mean 0 and deviation 1 per dimension of `data`; a constant dimension is only shifted.
+
+        Args:
+            data: Rows.
+
+        Returns:
+            The affine map.
+        """
         affine = cls(torch.zeros_like(data[0]), torch.ones_like(data[0]))
         affine.fit(data)
         return affine

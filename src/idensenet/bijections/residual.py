@@ -92,7 +92,14 @@ class ContractionStack(Bijection):
         return self.g.prepared(precision)
 
     def branches(self, call: Call) -> Sequence[Branch | Given]:
-        """The prepared networks, at the contexts of the call if they take any."""
+        """The prepared networks, at the contexts of the call if they take any.
+
+        Args:
+            call: The call.
+
+        Returns:
+            One branch for each block.
+        """
         branches: list[Branch] = call.prepared.branches
         if not isinstance(self.g, ConditionalNetwork):
             return branches
@@ -108,7 +115,15 @@ class ContractionStack(Bijection):
     # Both ways
 
     def estimate(self, x: Tensor, call: Call) -> tuple[Tensor, Estimate]:
-        """F(x), and the estimate of its log-determinant with a standard error where there is one."""
+        """F(x), and the estimate of its log-determinant with a standard error where there is one.
+
+        Args:
+            x: Samples [batch, *event].
+            call: The call.
+
+        Returns:
+            y and the estimate.
+        """
         self.g.check(x)
         method = self.log_det if self.training else self.eval_log_det
         scales, x = self._scales(ready=not call.learn), self.g.plan.kind.laid_out(x)
@@ -146,6 +161,12 @@ class ContractionStack(Bijection):
             y: What the last block returned.
             call: The call.
             raises: Raise an error where a solver has not converged.
+
+        Returns:
+            One solution for each block.
+
+        Raises:
+            ConvergenceError: A solver has not converged, and `raises` is set.
         """
         self.g.check(y)
         found: list[Solution] = []
@@ -165,7 +186,14 @@ class ContractionStack(Bijection):
     # Guarantees
 
     def lipschitz(self, norms: OperatorNorms) -> list[float]:
-        """A guaranteed bound on Lip(g) of each block, for every context."""
+        """A guaranteed bound on Lip(g) of each block, for every context.
+
+        Args:
+            norms: Certified norms of linear maps, computed once.
+
+        Returns:
+            One bound for each block.
+        """
         return self.g.lipschitz(norms)
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
@@ -177,7 +205,11 @@ class ContractionStack(Bijection):
     # Speed
 
     def compile_blocks(self, on: bool = True) -> None:
-        """Compile the function of a block, and with exact log-determinants the whole stack; or stop using compiled code."""
+        """Compile the function of a block, and with exact log-determinants the whole stack; or stop using compiled code.
+
+        Args:
+            on: Whether to use compiled code.
+        """
         exact = isinstance(self.log_det, ExactLogDet)
         self.walk = self.compiled() if on and exact else None
         self.g.compile_functions(on)

@@ -20,6 +20,15 @@ LIMIT = 5.0  # of the logarithm of a scale
 class Split(Bijection):
     """[first half ; rest] -> [first half, rest(second half)], flattened into one vector (Dinh et al., 2017).
 
+    Args:
+        shape: Shape of an event, channels first.
+        rest: The bijection of the second half.
+        conditional: Whether the first half is a Gaussian given the second.
+
+    Raises:
+        ShapeError: There is one channel only.
+    """
+
     With `conditional`, the first half is standardised by a mean and a scale that are functions of the second half: it is a
     Gaussian given the second half, and not a standard one (Kingma and Dhariwal, 2018).
     """

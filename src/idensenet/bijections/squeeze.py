@@ -40,7 +40,11 @@ class Squeeze(Bijection):
 
 
 class Flatten(Bijection):
-    """[c, h, w] -> [c h w]."""
+    """[c, h, w] -> [c h w].
+
+    Args:
+        shape: Shape of an event.
+    """
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()

@@ -29,7 +29,11 @@ def shrinkage(x: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 class Whiten(Bijection):
-    """y = W (x - loc), with W from `fit`; the identity before that."""
+    """y = W (x - loc), with W from `fit`; the identity before that.
+
+    Args:
+        dims: Number of columns.
+    """
 
     loc: Tensor
     weight: Tensor
@@ -77,7 +81,11 @@ class Whiten(Bijection):
         return x, -log_det
 
     def bi_lipschitz(self, norms: OperatorNorms) -> tuple[float, float]:
-        """From the induced norms of the matrix and of its inverse."""
+        """Returns the constants from the induced norms of the matrix and of its inverse.
+
+        Args:
+            norms: Names the p-norm.
+        """
         order = {1.0: 1, 2.0: 2}.get(norms.norm, torch.inf)
         weight = self.weight.double()
         up, down = (float(torch.linalg.matrix_norm(m, order)) for m in (weight, torch.linalg.inv(weight)))

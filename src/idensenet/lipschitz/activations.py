@@ -77,18 +77,40 @@ class Activation(nn.Module, ABC):
         Args:
             x: Any shape.
             own: One number for each tensor in `folded().own`.
+
+        Returns:
+            A tuple of values, and a function that returns a tuple of derivatives.
         """
 
     def folded(self) -> Folded:
-        """The parameters as `curves` takes them, and the factors that go into weights."""
+        """The parameters as `curves` takes them, and the factors that go into weights.
+
+        Returns:
+            The folded form.
+        """
         return Folded(own=tuple(self.parameters()))
 
     def lipschitz(self, norm: float) -> float:
-        """A bound on the Lipschitz constant in a p-norm, for all values of the parameters."""
+        """A bound on the Lipschitz constant in a p-norm, for all values of the parameters.
+
+        Args:
+            norm: p: 1, 2 or infinity.
+
+        Returns:
+            The bound.
+        """
         return 1.0
 
     def linearize(self, x: Tensor, block: int = 0) -> tuple[Values, Values]:
-        """The values of one block's activation at x, and their derivatives."""
+        """The values of one block's activation at x, and their derivatives.
+
+        Args:
+            x: Any shape.
+            block: Which block.
+
+        Returns:
+            A tuple of values and a tuple of derivatives, `expansion` of each.
+        """
         folded = self.folded()
         inner = torch.ones_like(x) if folded.inner is None else folded.inner[block].expand_as(x)
         values, slopes = self.curves(inner * x, *[each[block] for each in folded.own])
@@ -96,7 +118,15 @@ class Activation(nn.Module, ABC):
         return folded.unfolded(values, block), folded.unfolded(each, block)
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
-        """The activation of one block, its values concatenated along channels."""
+        """The activation of one block, its values concatenated along channels.
+
+        Args:
+            x: Samples [batch, channels, ...].
+            block: Which block.
+
+        Returns:
+            Values [batch, expansion * channels, ...].
+        """
         return torch.cat(self.linearize(x, block)[0], 1)
 
 

@@ -37,7 +37,14 @@ class BlockCertificate:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is guaranteed about a flow. `lower |x - y| <= |F(x) - F(y)| <= upper |x - y|` after the preprocessing."""
+    """What is guaranteed about a flow. `lower |x - y| <= |F(x) - F(y)| <= upper |x - y|` after the preprocessing.
+
+    Args:
+        norm: The p-norm of all bounds.
+        blocks: The certificate of each block.
+        lower: Lower bi-Lipschitz constant.
+        upper: Upper bi-Lipschitz constant.
+    """
 
     norm: float
     blocks: tuple[BlockCertificate, ...]

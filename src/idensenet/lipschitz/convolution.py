@@ -24,6 +24,15 @@ class LipschitzConv2d(LipschitzMap):
     """A zero-padded convolution that keeps the map's size; `size` is that size, known at construction.
 
     Kernels of one pixel are matrices, and their norm is exact. Larger ones are iterated, to a relative `tolerance`.
+
+    Args:
+        inputs: Number of input channels.
+        outputs: Number of output channels.
+        kernel: Side length of the kernel, odd.
+        size: (height, width) of the maps.
+        coeff: Bound on the norm, strictly between 0 and 1.
+        norm: p: 1, 2 or infinity.
+        blocks: K, the number of blocks in the stack.
     """
 
     channels, samples, event = 1, 0, 3

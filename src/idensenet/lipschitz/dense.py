@@ -31,6 +31,12 @@ class DenseLayer(nn.Module):
     eta = softplus(k) + 0.1, divided by the p-norm of the pair (appendix B of the paper: the concatenation of a K1- and a
     K2-Lipschitz map is (K1^p + K2^p)^(1/p)-Lipschitz). A fixed concatenation has no parameter k; a learnable one can be
     frozen and switched on with `learn`.
+
+    Args:
+        linear: The linear maps.
+        activation: The activation behind them.
+        learnable: Whether the weights of the concatenation are parameters.
+        lip: Bound on the Lipschitz constant of the layer.
     """
 
     def __init__(self, linear: LipschitzMap, activation: Activation, learnable: bool = True, lip: float = 0.98) -> None:
@@ -45,18 +51,33 @@ class DenseLayer(nn.Module):
             self.register_buffer("k", start)
 
     def learn(self, on: bool = True) -> None:
-        """Switch the learning of the concatenation on or off; a fixed one stays fixed."""
+        """Switch the learning of the concatenation on or off; a fixed one stays fixed.
+
+        Args:
+            on: Whether they learn.
+        """
         if isinstance(self.k, nn.Parameter):
             self.k.requires_grad_(on)
             if not on:
                 self.k.grad = None
 
     def eta(self) -> Tensor:
-        """The two normalised weights of input and transformation, without `lip`: [K, 2]."""
+        """The two normalised weights of input and transformation, without `lip`: [K, 2].
+
+        Returns:
+            The normalised weights, [K, 2].
+        """
         return concatenation_weights(self.k, self.linear.norm)
 
     def lipschitz(self, linear_norms: list[float]) -> list[float]:
-        """A bound for the layer of each block, given one for its linear map."""
+        """A bound for the layer of each block, given one for its linear map.
+
+        Args:
+            linear_norms: A bound on the norm of the linear map of each block.
+
+        Returns:
+            One bound for each block.
+        """
         slope = self.activation.lipschitz(self.linear.norm)
         pairs = (self.lip * self.eta().detach().double()).tolist()
         return [p_norm((a, b * norm * slope), self.linear.norm) for (a, b), norm in zip(pairs, linear_norms, strict=True)]

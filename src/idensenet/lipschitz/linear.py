@@ -64,43 +64,95 @@ class LipschitzMap(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def laid_out(x: Tensor) -> Tensor:
-        """Samples [batch, *event] in memory as rows want them; blocks pass this layout on."""
+        """Samples [batch, *event] in memory as rows want them; blocks pass this layout on.
+
+        Args:
+            x: Samples [batch, *event].
+
+        Returns:
+            The same values in another layout.
+        """
 
     @staticmethod
     @abstractmethod
     def enter(x: Tensor) -> Tensor:
-        """Samples [batch, *event], or vectors [probes, batch, *event], as rows."""
+        """Samples [batch, *event], or vectors [probes, batch, *event], as rows.
+
+        Args:
+            x: Samples or vectors.
+
+        Returns:
+            Rows.
+        """
 
     @staticmethod
     @abstractmethod
     def leave(rows: Tensor, lead: Sequence[int]) -> Tensor:
-        """Rows as a tensor [*lead, *event]."""
+        """Rows as a tensor [*lead, *event].
+
+        Args:
+            rows: Rows.
+            lead: The leading dimensions of the result.
+
+        Returns:
+            The tensor.
+        """
 
     @staticmethod
     @abstractmethod
     def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """W rows + b, for the weight and the bias of one block."""
+        """W rows + b, for the weight and the bias of one block.
+
+        Args:
+            rows: Rows.
+            weight: The normalised weight of one block.
+            bias: Its bias, if there is one.
+
+        Returns:
+            Rows.
+        """
 
     @staticmethod
     @abstractmethod
     def product_back(rows: Tensor, weight: Tensor) -> Tensor:
-        """W' rows, for the weight of one block."""
+        """W' rows, for the weight of one block.
+
+        Args:
+            rows: Rows.
+            weight: The weight of one block.
+
+        Returns:
+            Rows.
+        """
 
     @abstractmethod
     def check(self, x: Tensor, expansion: int = 1) -> None:
-        """Raises a ShapeError unless x has the shape that this map takes, behind an activation with this expansion."""
+        """Raises a ShapeError unless x has the shape that this map takes, behind an activation with this expansion.
+
+        Args:
+            x: Samples or vectors.
+            expansion: How many numbers the activation in front makes of one.
+        """
 
     # What its norm is
 
     def norm_product(self) -> Tensor:
-        """u' W v of each block, [K], as a differentiable function of the weight with u and v held fixed."""
+        """u' W v of each block, [K], as a differentiable function of the weight with u and v held fixed.
+
+        Returns:
+            Norms [K].
+        """
         if self.norm != 2:
             return norms.induced_norms(self.weight, self.norm, self.maps)
         left, right = self.left.clone(), self.right.clone()  # the buffers may change before the backward pass
         return ((left.flatten(1)[:, None] @ self.weight.flatten(2)) @ right.flatten(1)[:, :, None]).flatten()
 
     def compute_norms(self, back: bool) -> None:
-        """Write `sigma`, `left` and `right` for the weights as they are; `back` picks one of two half-steps of iteration."""
+        """Write `sigma`, `left` and `right` for the weights as they are; `back` picks one of two half-steps of iteration.
+
+        Args:
+            back: Which of two half-steps an iteration takes.
+        """
         if self.norm != 2:
             self.sigma.copy_(norms.induced_norms(self.weight, self.norm, self.maps))
             return
@@ -108,11 +160,22 @@ class LipschitzMap(nn.Module, ABC):
             buffer.copy_(found.view_as(buffer))
 
     def singular(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The largest singular value of each block, with its vectors on the left and on the right."""
+        """The largest singular value of each block, with its vectors on the left and on the right.
+
+        Args:
+            back: Which of two half-steps an iteration takes.
+
+        Returns:
+            Norms [K], left and right singular vectors.
+        """
         return norms.matrix_norms(self.weight.flatten(2))
 
     def bounds(self) -> list[float]:
-        """A guaranteed upper bound on the norm of the map in use, for each block."""
+        """A guaranteed upper bound on the norm of the map in use, for each block.
+
+        Returns:
+            One bound for each block.
+        """
         return bounds.operator_bounds(self.normalized(), self.maps, self.norm, self.sigma.clamp(max=self.coeff))
 
     def estimated(self) -> bool:
@@ -125,6 +188,9 @@ class LipschitzMap(nn.Module, ABC):
         Args:
             columns: A factor for each input channel, [K, inputs] or [K, 1].
             rows: A factor for all outputs of a block, [K].
+
+        Returns:
+            Weights [K, outputs, inputs, ...].
         """
         sigma = self.sigma
         if torch.is_grad_enabled() and self.weight.requires_grad:
@@ -136,12 +202,24 @@ class LipschitzMap(nn.Module, ABC):
         return self.weight * factor.view(self.blocks, 1, -1, *[1] * (self.weight.ndim - 3))
 
     def normalized_weight(self) -> Tensor:
-        """The weights in use, [K, ...], for the weights as they are now."""
+        """The weights in use, [K, ...], for the weights as they are now.
+
+        Returns:
+            Weights [K, outputs, inputs, ...].
+        """
         refresh_norms(self)
         return self.normalized()
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
-        """W x + b of one block."""
+        """W x + b of one block.
+
+        Args:
+            x: Samples [batch, *event].
+            block: Which block.
+
+        Returns:
+            W x + b.
+        """
         self.check(x)
         weight = self.normalized_weight()[block]
         return self.leave(self.product(self.enter(x), weight, self.bias[block]), x.shape[:1])
@@ -155,6 +233,13 @@ class LipschitzMap(nn.Module, ABC):
 
 class LipschitzLinear(LipschitzMap):
     """W x + b on vectors. The norm is exact.
+
+    Args:
+        inputs: Number of inputs.
+        outputs: Number of outputs.
+        coeff: Bound on the norm, strictly between 0 and 1.
+        norm: p: 1, 2 or infinity.
+        blocks: K, the number of blocks in the stack.
 
     >>> layer = LipschitzLinear(3, 2, coeff=0.9)
     >>> bool(torch.linalg.matrix_norm(layer.normalized_weight()[0], 2) <= 0.9 + 1e-6)

@@ -83,7 +83,11 @@ class Network(nn.Module):
         self.compiled: tuple[Callable[[], list[list[Tensor]]], Plan] | None = None  # `fold` and the plan, compiled
 
     def fold(self) -> list[list[Tensor]]:
-        """The tensors [K, ...] of each step: normalised weights with all factors in them, biases, parameters of activations."""
+        """The tensors [K, ...] of each step: normalised weights with all factors in them, biases, parameters of activations.
+
+        Returns:
+            A list of tensors for each step.
+        """
         first = next(maps_of(self))
         one = torch.ones_like(first.bias[:, 0])
         steps: list[list[Tensor]] = []
@@ -108,19 +112,37 @@ class Network(nn.Module):
         return steps
 
     def prepared(self, precision: Precision = EXACT) -> Stack:
-        """The K branches, given norms that are up to date."""
+        """The K branches, given norms that are up to date.
+
+        Args:
+            precision: How products are rounded.
+
+        Returns:
+            The branches.
+        """
         # evaluation and solvers meet one batch size after another, and each would be compiled anew
         fold, plan = self.compiled if self.compiled and torch.is_grad_enabled() else (self.fold, self.plan)
         stack = Stack(plan, [[precision.rounded(tensor) for tensor in step] for step in fold()])
         return stack if torch.is_grad_enabled() else stack.detached()  # parameters among them need a gradient
 
     def prepare(self, precision: Precision = EXACT) -> Stack:
-        """The K branches, for the weights as they are now."""
+        """The K branches, for the weights as they are now.
+
+        Args:
+            precision: How products are rounded.
+
+        Returns:
+            The branches.
+        """
         refresh_norms(self)
         return self.prepared(precision)
 
     def compile_functions(self, on: bool = True) -> None:
-        """Compile the functions of this stack, or stop using compiled ones. No other stack shares the compiled code."""
+        """Compile the functions of this stack, or stop using compiled ones. No other stack shares the compiled code.
+
+        Args:
+            on: Whether to use compiled code.
+        """
         if not on:
             self.compiled = None
             return
@@ -132,17 +154,36 @@ class Network(nn.Module):
         return {**self.__dict__, "compiled": None}  # compiled functions stay behind
 
     def check(self, x: Tensor) -> None:
-        """Raises a ShapeError unless x has the shape that this network takes."""
+        """Raises a ShapeError unless x has the shape that this network takes.
+
+        Args:
+            x: Samples [batch, *event].
+        """
         first = self.layers[0]
         next(maps_of(self)).check(x, first.expansion if isinstance(first, Activation) else 1)
 
     def forward(self, x: Tensor, block: int = 0) -> Tensor:
-        """g(x) of one block."""
+        """g(x) of one block.
+
+        Args:
+            x: Samples [batch, *event].
+            block: Which block.
+
+        Returns:
+            g(x).
+        """
         self.check(x)
         return self.prepare()[block](x)
 
     def lipschitz(self, norms: Norms) -> list[float]:
-        """A bound on Lip(g) of each block, given bounds on the norms of its linear maps."""
+        """A bound on Lip(g) of each block, given bounds on the norms of its linear maps.
+
+        Args:
+            norms: Certified norms of linear maps.
+
+        Returns:
+            One bound for each block.
+        """
         bounds = [1.0] * self.blocks
         for layer in self.layers:
             if isinstance(layer, DenseLayer):
@@ -168,7 +209,14 @@ def compiled(function: Any, owner: Any = None, **options: Any) -> Any:
 
 
 class DenseBlock(Network):
-    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet."""
+    """[a linear map,] dense layers, and a closing linear map: the g of an i-DenseNet.
+
+    Args:
+        layers: Linear maps and dense layers, the last a linear map.
+
+    Raises:
+        OptionError: The layers do not fit together.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         if not layers or isinstance(layers[-1], DenseLayer):
@@ -194,7 +242,14 @@ def _mixed(weight: Tensor, mixes: Sequence[tuple[int, Mix | None]]) -> Tensor:
 
 
 class ResidualNet(Network):
-    """Linear maps with activations in between, and perhaps one in front: the g of an i-ResNet or a Residual Flow."""
+    """Linear maps with activations in between, and perhaps one in front: the g of an i-ResNet or a Residual Flow.
+
+    Args:
+        layers: Linear maps and activations in turns, the last a linear map.
+
+    Raises:
+        OptionError: The layers do not fit together.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         linear = [isinstance(layer, LipschitzMap) for layer in reversed(layers)]

@@ -29,6 +29,14 @@ class AdaptiveLogDet(ProbedLogDet):
 
     Unless a law is given, N is geometric with P(N >= n) = q^n, and q is the factor by which the last power has shrunk, within
     FACTORS: the variance is finite where q > rho^2, and short where terms fall fast.
+
+    Args:
+        tolerance: Size of a term, in nats per dimension, at which a sample stops.
+        min_terms: Number of terms that are always computed.
+        max_terms: Number of terms after which the tail begins in any case.
+        law: Distribution of the length of the tail; by default geometric, as fast as the powers shrink.
+        probes: Number of probe vectors.
+        probe: Distribution of the probe vectors: rademacher or gaussian.
     """
 
     def __init__(

@@ -72,10 +72,21 @@ class LogDet(ABC):
             draws: The source of all random numbers.
             f: The function of the Jacobian.
             save: Save memory: keep little, and rebuild the block in the backward pass. No number changes.
+
+        Returns:
+            g(x), and the values [probes, batch].
         """
 
     def total(self, found: Sequence[Tensor], f: PowerSeries) -> Estimate:
-        """The sum over blocks, from what `measure` returned for each of them."""
+        """The sum over blocks, from what `measure` returned for each of them.
+
+        Args:
+            found: The values of each block.
+            f: The function of the Jacobian.
+
+        Returns:
+            The estimate.
+        """
         values = torch.stack(list(found))
         probes = values.shape[1]
         error = (values.detach().var(1).sum(0) / probes).sqrt() if probes > 1 else None
@@ -86,5 +97,13 @@ LOG_DETS: Registry[LogDet] = Registry("log-determinant method")
 
 
 def register_log_det(name: str, make: type[LogDet]) -> None:
-    """Make an estimator usable by name in `--logdet.method` and `--logdet.eval_method`; it is called without arguments."""
+    """Make an estimator usable by name in `--logdet.method` and `--logdet.eval_method`; it is called without arguments.
+
+    Args:
+        name: The name.
+        make: The class; it is called without arguments.
+
+    Raises:
+        OptionError: Another estimator has this name.
+    """
     LOG_DETS.register(name, lambda *_: make())

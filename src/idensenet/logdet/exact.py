@@ -78,7 +78,18 @@ class ExactLogDet(LogDet):
     """
 
     def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
-        """g(x), and determinants or Jacobians."""
+        """g(x), and determinants or Jacobians.
+
+        Args:
+            g: The prepared branch.
+            x: Samples [batch, *event].
+            draws: Not used.
+            f: The function of the Jacobian.
+            save: Save memory: rebuild the block in the backward pass.
+
+        Returns:
+            g(x), and what `total` takes.
+        """
         if save and torch.is_grad_enabled():
             gx, found = checkpoint(value_and_spectrum, g, x, f, use_reentrant=False, preserve_rng_state=False)
             return gx, found

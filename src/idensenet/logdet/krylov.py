@@ -57,6 +57,13 @@ class KrylovLogDet(ProbedLogDet):
 
     A value has an error of about the tolerance: less than the spread of its probe by far, but not zero on average, as that of
     the roulette is. The gradient is unbiased.
+
+    Args:
+        tolerance: Error at which a sample stops, in nats per dimension.
+        max_steps: Most steps of Arnoldi's process.
+        law: Distribution of the length of the tail of the gradient.
+        probes: Number of probe vectors.
+        probe: Distribution of the probe vectors: rademacher or gaussian.
     """
 
     def __init__(

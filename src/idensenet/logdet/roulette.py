@@ -28,26 +28,65 @@ class Law(ABC):
 
     @abstractmethod
     def survival(self, n: Tensor) -> Tensor:
-        """P(N >= n), float64."""
+        """P(N >= n), float64.
+
+        Args:
+            n: Counts.
+
+        Returns:
+            Probabilities.
+        """
 
     def lengths(self, draws: Draws, x: Tensor, probes: int) -> Tensor:
-        """N for every probe, [probes, batch] or [probes, 1]."""
+        """N for every probe, [probes, batch] or [probes, 1].
+
+        Args:
+            draws: Source of random numbers.
+            x: Samples [batch, *event].
+            probes: Number of probe vectors.
+
+        Returns:
+            Counts.
+        """
         return self.draw(uniforms(draws, x, probes))
 
     def draw(self, uniform: Tensor) -> Tensor:
-        """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n)."""
+        """N from uniforms on [0, 1): the number of n >= 1 with u < P(N >= n).
+
+        Args:
+            uniform: Numbers from 0 to 1.
+
+        Returns:
+            Counts.
+        """
         chance = self.survival(torch.arange(1, self.limit + 1, device=uniform.device))
         return torch.searchsorted(-chance, -uniform.contiguous(), right=False)
 
     def weights(self, lengths: Tensor, exact_terms: int, terms: int) -> Tensor:
-        """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= n) up to each length, then 0."""
+        """[terms, *lengths.shape]: 1 for the exact terms, then 1 / P(N >= n) up to each length, then 0.
+
+        Args:
+            lengths: Counts.
+            exact_terms: Number of terms that are always computed.
+            terms: Number of terms in all.
+
+        Returns:
+            The weights.
+        """
         n = torch.arange(1 - exact_terms, terms - exact_terms + 1, device=lengths.device).clamp(min=0)
         n = n.view(-1, *[1] * lengths.ndim)
         return torch.where(n <= lengths, 1 / self.survival(n), 0.0)
 
 
 class Geometric(Law):
-    """P(N >= n) = (1 - p)^n. The variance is finite where 1 - p > rho^2, rho the spectral radius of J."""
+    """P(N >= n) = (1 - p)^n. The variance is finite where 1 - p > rho^2, rho the spectral radius of J.
+
+    Args:
+        p: Probability to stop after each term, strictly between 0 and 1.
+
+    Raises:
+        OptionError: p lies outside.
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 < p < 1:
@@ -60,7 +99,14 @@ class Geometric(Law):
 
 
 class Poisson(Law):
-    """P(N >= n) of a Poisson law; the paper's choice, with mean 2. In theory its variance is infinite for every rho > 0."""
+    """P(N >= n) of a Poisson law; the paper's choice, with mean 2. In theory its variance is infinite for every rho > 0.
+
+    Args:
+        mean: Mean number of further terms.
+
+    Raises:
+        OptionError: The mean is not positive.
+    """
 
     def __init__(self, mean: float = 2.0) -> None:
         if not mean > 0:
@@ -79,6 +125,15 @@ class RouletteLogDet(ProbedLogDet):
 
     By default one more term on average: with Rademacher probes the spread of its gradient is no larger than with the paper's
     `Poisson(2.0)` and Gaussian probes.
+
+    Args:
+        law: Distribution of the number of further terms; Poisson(1) by default.
+        exact_terms: Number of terms that are always computed.
+        probes: Number of probe vectors.
+        probe: Distribution of the probe vectors: rademacher or gaussian.
+
+    Raises:
+        OptionError: A count is below one.
     """
 
     def __init__(self, law: Law | None = None, exact_terms: int = 2, probes: int = 1, probe: Probe = "rademacher") -> None:
@@ -87,7 +142,15 @@ class RouletteLogDet(ProbedLogDet):
         self.exact_terms, self.probes, self.probe = exact_terms, probes, probe
 
     def draw_weights(self, draws: Draws, x: Tensor) -> Tensor:
-        """The weights of as many terms as the longest series of the batch has."""
+        """The weights of as many terms as the longest series of the batch has.
+
+        Args:
+            draws: Source of random numbers.
+            x: Samples [batch, *event].
+
+        Returns:
+            The weights [terms, probes, batch or 1].
+        """
         lengths = self.law.lengths(draws, x, self.probes)
         terms = self.exact_terms + (int(lengths.max()) if lengths.numel() else 0)
         return self.law.weights(lengths, self.exact_terms, terms).to(x.device, x.dtype)

@@ -44,7 +44,16 @@ class ProbedLogDet(LogDet):
 
     @abstractmethod
     def series(self, draws: Draws, x: Tensor, f: PowerSeries) -> Series:
-        """Draws all further random numbers and returns the function that sums the series."""
+        """Draws all further random numbers and returns the function that sums the series.
+
+        Args:
+            draws: Source of random numbers.
+            x: Samples [batch, *event].
+            f: The function of the Jacobian.
+
+        Returns:
+            A function of (J, probe, J probe).
+        """
 
     def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
         source = x.detach()
@@ -57,7 +66,16 @@ class ProbedLogDet(LogDet):
 
 
 class SeriesLogDet(ProbedLogDet):
-    """A fixed number of terms: biased, for log(1 + t) by at most D L^(n+1) / ((n + 1)(1 - L))."""
+    """A fixed number of terms: biased, for log(1 + t) by at most D L^(n+1) / ((n + 1)(1 - L)).
+
+    Args:
+        terms: Number of terms.
+        probes: Number of probe vectors.
+        probe: Distribution of the probe vectors: rademacher or gaussian.
+
+    Raises:
+        OptionError: A count is below one.
+    """
 
     def __init__(self, terms: int = 10, probes: int = 1, probe: Probe = "rademacher") -> None:
         checked_counts(terms=terms, probes=probes)

@@ -50,6 +50,12 @@ class Anderson(Solver):
     On maps the start is the solution with a small convolution in place of g, and a step is not the residual r itself but
     (I + S)^-1 r, with a small convolution S that is fitted to the first evaluation of g (see stencil.py);
     `stencil=False` leaves both out.
+
+    Args:
+        tol: Residual per square root of the dimension at which a sample stops; by default 5e-7 in float32, 1e-12 in float64.
+        max_steps: Most steps.
+        depth: Number of steps that are combined.
+        stencil: Whether to use a fitted convolution on images.
     """
 
     def __init__(self, tol: float | None = None, max_steps: int = 1000, depth: int = 5, stencil: bool = True) -> None:

@@ -11,7 +11,12 @@ from idensenet.solve.solver import Function, Memory, Solver
 
 
 class Newton(Solver):
-    """x <- x - (I + J)^(-1) (x + g(x) - y); g must be a network, which can be linearised."""
+    """x <- x - (I + J)^(-1) (x + g(x) - y); g must be a network, which can be linearised.
+
+    Args:
+        tol: Residual per square root of the dimension at which a sample stops; by default 5e-7 in float32, 1e-12 in float64.
+        max_steps: Most steps.
+    """
 
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
         linearize = getattr(g, "linearize", None)

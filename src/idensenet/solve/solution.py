@@ -23,6 +23,13 @@ class Solution:
 
     `residual` is the Euclidean norm of x + g(x) - y; `growth` the largest factor by which a plain fixed-point step changed
     it, which a contractive g keeps below one (in its own norm).
+
+    Args:
+        value: x, [batch, *event].
+        status: A `Status` for each sample.
+        steps: Number of steps of each sample.
+        residual: Norm of x + g(x) - y.
+        growth: Largest growth of a plain step.
     """
 
     value: Tensor
@@ -33,10 +40,18 @@ class Solution:
 
     @property
     def converged(self) -> Tensor:
+        """Whether each sample has converged."""
         return self.status == Status.CONVERGED
 
     def error_bound(self, lipschitz: float) -> Tensor:
-        """How far x can be from the true inverse if Lip(g) <= lipschitz < 1, in the Euclidean norm."""
+        """How far x can be from the true inverse if Lip(g) <= lipschitz < 1, in the Euclidean norm.
+
+        Args:
+            lipschitz: A certified bound on Lip(g).
+
+        Returns:
+            Bounds [batch]; infinite where `lipschitz` is one or more.
+        """
         return self.residual / (1 - lipschitz) if lipschitz < 1 else torch.full_like(self.residual, torch.inf)
 
     def _rounds(self, i: int) -> bool:
@@ -45,6 +60,11 @@ class Solution:
         return bool(float(self.residual[i]) <= torch.finfo(self.value.dtype).eps ** 0.5 * scale)
 
     def raise_unless_converged(self) -> None:
+        """Raises an error that names the samples that have not converged, and what to do.
+
+        Raises:
+            ConvergenceError: A sample has not converged.
+        """
         bad = (~self.converged).nonzero().flatten().tolist()
         if not bad:
             return

@@ -54,12 +54,31 @@ class Solver(ABC):
         self.tol, self.max_steps = tol, max_steps
 
     def start(self, g: Function, y: Tensor) -> tuple[Tensor, Memory]:
-        """Where to begin, and what to remember from then on."""
+        """Where to begin, and what to remember from then on.
+
+        Args:
+            g: The function.
+            y: The right-hand side.
+
+        Returns:
+            The first point, and what the solver remembers.
+        """
         return y, Memory()
 
     @abstractmethod
     def propose(self, g: Function, x: Tensor, residual: Tensor, memory: Memory, plain: Tensor) -> Tensor:
-        """The next points, given the last accepted ones; `plain` marks samples whose last proposal was refused."""
+        """The next points, given the last accepted ones; `plain` marks samples whose last proposal was refused.
+
+        Args:
+            g: The function.
+            x: The points of the samples that are still running.
+            residual: x + g(x) - y there.
+            memory: What `start` returned.
+            plain: Samples whose last proposal was refused.
+
+        Returns:
+            The next points.
+        """
 
 
 def size(r: Tensor) -> Tensor:
