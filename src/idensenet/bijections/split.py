@@ -20,6 +20,9 @@ LIMIT = 5.0  # of the logarithm of a scale
 class Split(Bijection):
     """[first half ; rest] -> [first half, rest(second half)], flattened into one vector (Dinh et al., 2017).
 
+    With `conditional`, the first half is standardised by a mean and a scale that are functions of the second half: it is a
+    Gaussian given the second half, and not a standard one (Kingma and Dhariwal, 2018).
+
     Args:
         shape: Shape of an event, channels first.
         rest: The bijection of the second half.
@@ -27,10 +30,6 @@ class Split(Bijection):
 
     Raises:
         ShapeError: There is one channel only.
-    """
-
-    With `conditional`, the first half is standardised by a mean and a scale that are functions of the second half: it is a
-    Gaussian given the second half, and not a standard one (Kingma and Dhariwal, 2018).
     """
 
     def __init__(self, shape: Sequence[int], rest: Bijection, conditional: bool = False) -> None:
