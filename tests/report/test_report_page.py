@@ -211,7 +211,7 @@ def test_model_that_cannot_be_sampled_still_has_a_page(tmp_path, monkeypatch):
 def test_missing_data_is_said(runs, monkeypatch):
     import idensenet.commands.train as train
 
-    def missing(config):
+    def missing(config, known=None):
         raise MissingDataError("digits is not in <data>; fetch it.")
 
     monkeypatch.setattr(train, "source_of", missing)
@@ -229,7 +229,7 @@ def test_missing_data_is_said(runs, monkeypatch):
 def test_data_of_another_shape_is_not_shown(runs, monkeypatch):
     import idensenet.commands.train as train
 
-    monkeypatch.setattr(train, "source_of", lambda config: table_source(3))
+    monkeypatch.setattr(train, "source_of", lambda config, known=None: table_source(3))
     assert "people now has samples of shape (3,), and the model takes (2,)." in text_of(
         write_report(runs["toy"][0]).read_text()
     )

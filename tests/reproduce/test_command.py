@@ -333,7 +333,9 @@ def test_the_paper_budget_takes_its_first_step(name, tmp_path, monkeypatch):
     """With made-up images and two of them in a batch; the models, the objective and the optimiser are those of the paper."""
     rng = np.random.default_rng(0)
     part = Split(rng.integers(0, 256, (8, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 8))
-    monkeypatch.setattr(train_command, "source_of", lambda config: Source(config.data.name, part, part, (3, 32, 32), 256))
+    monkeypatch.setattr(
+        train_command, "source_of", lambda config, known=None: Source(config.data.name, part, part, (3, 32, 32), 256)
+    )
     extra = ["--train.batch_size", "2", "--train.memory", "save"]
     run = Pool(tmp_path, 0, "data", extra, stop_after=1).train([PAPER[name]])[name]
     assert run.step == 1
