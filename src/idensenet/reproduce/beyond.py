@@ -184,7 +184,7 @@ def _weighted(work: Work, run: Trained, samples: int) -> Tensor:
     work.report(f"{run.plan.name}, importance-weighted")
     flow, n = run.flow, 20 if work.budget == "smoke" else 200
     x = run.source.test.batch(first_rows(run.source.test, n))[0].to(flow.device)
-    found = [flow.log_prob(part, importance=samples).double().cpu() for part in x.split(50)]
+    found = [flow.log_prob(part, importance=samples).double().cpu() for part in torch.split(x, 50)]
     return -torch.cat(found) / (flow.dims * math.log(2))
 
 
