@@ -3,7 +3,7 @@
 - Files of the repository outside of docs/ become pages: the changelog, the benchmarks, the example scripts.
 - Links to them, which work in the repository, are turned into links that work on the site.
 - A line that is nothing but a link to a file in results/ is replaced by that file, so that no figure is written twice.
-- Mathematics becomes MathML, which browsers render without a script.
+- Mathematics becomes MathML, which browsers render without a script, and pictures become links to themselves.
 """
 
 import ast
@@ -26,11 +26,22 @@ PAGES = {  # files of the repository, and where they are on the site
     "examples": "examples/index.md",
     "LICENSE": "LICENSE.txt",
 }
-COPIED = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "benchmarks/scaling.png", "LICENSE")
+COPIED = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "benchmarks/scaling.png",
+    "LICENSE",
+)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-RESULTS = [path for path in sorted((ROOT / "results").glob("*")) if path.suffix in (".md", ".png") and path.stem != "README"]
+RESULTS = [
+    path
+    for path in sorted((ROOT / "results").glob("*"))
+    if path.suffix in (".md", ".png") and path.stem != "README"
+]
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 INCLUDED = re.compile(r"^\[[^\]]+\]\(((?:\.\./)+results/[\w-]+\.md)\)$", re.M)
+PICTURE = re.compile(r'(?<=<p>)(<img [^>]*src="([^"]+)"[^>]*>)(?=</p>)')
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 
 
@@ -71,14 +82,18 @@ def relinked(markdown: str, source: str, page: str) -> str:
 
 def examples_page() -> str:
     """All example scripts on one page."""
-    parts = ["# Example scripts\n\nEach script runs as it stands: `python examples/NAME.py [picture.png] [steps]`.\n"]
+    parts = [
+        "# Example scripts\n\nEach script runs as it stands: `python examples/NAME.py [picture.png] [steps]`.\n"
+    ]
     for path in EXAMPLES:
         text = path.read_text()
         about = (ast.get_docstring(ast.parse(text)) or "").split(" Usage:")[0]
         code = text.split('"""\n', 1)[1].strip()
         picture = ROOT / "docs" / "examples" / f"{path.stem}.png"
         shown = f"\n![{about}]({picture.name})\n" if picture.is_file() else ""
-        parts.append(f"## {path.stem} {{ #{path.stem} }}\n\n{about}\n{shown}\n```{{ .python }}\n{code}\n```\n")
+        parts.append(
+            f"## {path.stem} {{ #{path.stem} }}\n\n{about}\n{shown}\n```{{ .python }}\n{code}\n```\n"
+        )
     return "\n".join(parts)
 
 
@@ -112,9 +127,9 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(content, page, config, files):
-    """Renders mathematics, and lets wide tables scroll."""
+    """Renders mathematics, and makes each picture a link to itself: on a phone they are small."""
 
     def mathml(match: re.Match[str]) -> str:
         return convert(html.unescape(match[3]), display="block" if match[2] == "[" else "inline")
 
-    return MATH.sub(mathml, content)
+    return PICTURE.sub(r'<a href="\2">\1</a>', MATH.sub(mathml, content))

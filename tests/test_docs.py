@@ -74,6 +74,14 @@ def test_no_relative_link_of_a_text_is_dead(text):
             assert (text.parent / unquote(parts.path)).exists(), target
 
 
+def test_files_that_pages_name_exist():
+    named = re.compile(r"`((?:tests|benchmarks|examples|docs|idensenet)/[\w./-]*\.(?:py|md|yaml))`")
+    found = [(page, name) for page in PAGES for name in named.findall(page.read_text())]
+    missing = [f"{page.name}: {name}" for page, name in found if not ((ROOT / name).exists() or (ROOT / "src" / name).exists())]
+    assert len(found) > 20
+    assert not missing
+
+
 class Links(HTMLParser):
     """What a page of the site refers to, and the places in it that others can refer to."""
 
