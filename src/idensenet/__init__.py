@@ -4,6 +4,7 @@ Names are imported when they are first used, so that commands which need no torc
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
