@@ -3,10 +3,10 @@
 import inspect
 import re
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import idensenet as idn
+from idensenet import distributions, testing
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Examples):$", re.M)
 
@@ -41,10 +41,17 @@ def inherited(kind: type, attribute: str) -> str | None:
     return None
 
 
-def public(module: ModuleType = idn) -> Iterator[tuple[str, Any, str | None]]:
+MORE = {  # public names that are imported from elsewhere
+    distributions: ["BijectionTransform", "FlowDistribution"],
+    testing: ["brute_jacobian", "check_activation", "check_bijection", "check_linear_map", "check_log_det"],
+}
+
+
+def public() -> Iterator[tuple[str, Any, str | None]]:
     """Every public function, class, method and property: its name, the object, and its docstring."""
-    for name in module.__all__:
-        thing = getattr(module, name)
+    names = [(name, getattr(idn, name)) for name in idn.__all__]
+    names += [(name, getattr(module, name)) for module, more in MORE.items() for name in more]
+    for name, thing in names:
         if inspect.isclass(thing):
             yield name, thing, inspect.cleandoc(thing.__doc__) if thing.__doc__ else None
             yield from members(name, thing)

@@ -54,6 +54,7 @@ def registries():
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(DOCS)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, tmp_path, monkeypatch, registries):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("idensenet.allocator.keep_freed_memory", lambda: True)  # it would stay so for all later tests
     for block, printed in run(page, given(page)):
         if block.output is not None:
             shown, found = (list(dict.fromkeys(form(text))) for text in (block.output, printed))
@@ -151,3 +152,9 @@ def test_every_public_name_is_documented_with_its_arguments_and_what_it_returns(
     missing = {name: found for name, thing, doc in public() if (found := left_out(thing, doc))}
     assert not missing, f"{len(missing)} public names leave something out: {missing}"
     assert sum(1 for _ in public()) > 300
+
+
+def test_every_public_name_is_on_a_page_of_the_reference():
+    pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    named = set(re.findall(r"^::: idensenet\.(\w+)$", pages, re.M))
+    assert set(idn.__all__) - named == set(), "add a line '::: idensenet.NAME' to a page in docs/reference"

@@ -27,6 +27,12 @@ class BijectionTransform(Transform):
     With `cache_size=1` the last value and its log-determinant, which are computed together, are kept and returned for the same
     tensors: half the work where weights stay as they are. Where they are trained leave it at 0, as in torch.
 
+    Args:
+        bijection: The bijection.
+        event_shape: Shape of an event.
+        context: A context [*batch, context], or None.
+        cache_size: 1 to keep the last value, 0 for none.
+
     >>> from torch.distributions import Independent, Normal, TransformedDistribution
     >>> import idensenet as idn
     >>> flow = idn.build("toy-idensenet", blocks=(2,))
@@ -51,6 +57,14 @@ class BijectionTransform(Transform):
         return 1 if self.event_shape in ((), (1,)) else super().sign
 
     def with_cache(self, cache_size: int = 1) -> BijectionTransform:
+        """Returns the same transform with a cache of this size.
+
+        Args:
+            cache_size: 1 to keep the last value, 0 for none.
+
+        Returns:
+            This transform, or a copy.
+        """
         if cache_size == self._cache_size:
             return self
         return BijectionTransform(self.bijection, self.event_shape, self.context, cache_size)
@@ -83,7 +97,14 @@ class BijectionTransform(Transform):
         return y.reshape(x.shape), log_det.reshape(batch)
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """F(x) and its log-determinant, from one pass."""
+        """F(x) and its log-determinant, from one pass.
+
+        Args:
+            x: Events [*batch, *event].
+
+        Returns:
+            y [*batch, *event] and log-determinants [*batch].
+        """
         y, log_det = self._pair(x, False)
         return y, log_det
 
@@ -98,14 +119,39 @@ class BijectionTransform(Transform):
         return x
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        """Returns log|det J_F(x)|.
+
+        Args:
+            x: Events [*batch, *event].
+            y: F(x).
+
+        Returns:
+            Log-determinants [*batch].
+        """
         if self._last is not None and self._last[0] is x and self._last[1] is y:
             return self._last[2]
         return self._pair(x, False)[1]
 
     def forward_shape(self, shape: Sequence[int]) -> Sequence[int]:
+        """Returns the shape of F(x), which is the shape of x.
+
+        Args:
+            shape: Shape of x.
+
+        Returns:
+            Shape of y.
+        """
         return shape
 
     def inverse_shape(self, shape: Sequence[int]) -> Sequence[int]:
+        """Returns the shape of x, which is the shape of F(x).
+
+        Args:
+            shape: Shape of y.
+
+        Returns:
+            Shape of x.
+        """
         return shape
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,6 +162,15 @@ class FlowDistribution(Distribution):
     """A flow on real numbers as a distribution; at contexts [*batch, context], a batch of distributions.
 
     `rsample` is differentiable in the weights and the context, by the implicit function theorem.
+
+    Args:
+        flow: The flow, on real numbers.
+        context: Contexts [*batch, context], for a conditional flow.
+        validate_args: As in torch.distributions.
+
+    Raises:
+        OptionError: The flow is of integer levels, or a context is missing or not taken.
+        ShapeError: The context has another length.
 
     >>> import idensenet as idn
     >>> p = FlowDistribution(idn.load("moons"))
@@ -144,9 +199,19 @@ class FlowDistribution(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
+        """All real events."""
         return _real(len(self.event_shape))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> FlowDistribution:
+        """Returns the same distribution with a larger batch shape.
+
+        Args:
+            batch_shape: The new batch shape.
+            _instance: As in torch.distributions.
+
+        Returns:
+            The expanded distribution.
+        """
         new: FlowDistribution = self._get_checked_instance(FlowDistribution, _instance)  # type: ignore[no-untyped-call]
         batch = torch.Size(batch_shape)
         new.flow = self.flow
@@ -162,6 +227,17 @@ class FlowDistribution(Distribution):
         return self.context.expand(*shape, self.context.shape[-1]).reshape(-1, self.context.shape[-1])
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns samples that are differentiable in the weights and the context.
+
+        Args:
+            sample_shape: Shape of the draws.
+
+        Returns:
+            Samples [*sample, *batch, *event].
+
+        Raises:
+            ConvergenceError: The solver of the inverse did not reach its tolerance.
+        """
         shape = self._extended_shape(torch.Size(sample_shape))
         batch = shape[: len(shape) - len(self.event_shape)]
         z = self.flow._latent(math.prod(batch), None, 1.0)
@@ -169,10 +245,26 @@ class FlowDistribution(Distribution):
         return x.reshape(shape)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns samples without a gradient.
+
+        Args:
+            sample_shape: Shape of the draws.
+
+        Returns:
+            Samples [*sample, *batch, *event].
+        """
         with torch.no_grad():
             return self.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        """Returns the log-density of each event.
+
+        Args:
+            value: Events [*sample, *batch, *event].
+
+        Returns:
+            Log-densities, in nats.
+        """
         if self._validate_args:
             self._validate_sample(value)
         events = len(self.event_shape)

@@ -27,7 +27,16 @@ def _close(found: Tensor, right: Tensor, tolerance: float, what: str) -> None:
 
 
 def brute_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, create_graph: bool = False) -> Tensor:
-    """The Jacobians [batch, D, D'] of a function of samples, one sample at a time, by autograd."""
+    """The Jacobians [batch, D, D'] of a function of samples, one sample at a time, by autograd.
+
+    Args:
+        function: A function of samples [batch, *event].
+        x: Samples.
+        create_graph: Whether the Jacobians can be differentiated.
+
+    Returns:
+        The Jacobians.
+    """
 
     def one(sample: Tensor) -> Tensor:
         return function(sample[None])[0].flatten()
@@ -45,6 +54,9 @@ def check_linear_map(function: Callable[[Tensor], Tensor], J: LinearMap, x: Tens
         J: The linear map to check.
         x: Samples in float64.
         tolerance: Relative to the largest number.
+
+    Raises:
+        AssertionError: Something differs; the message says what and by how much.
     """
     matrix = brute_jacobian(function, x)
     generator = torch.Generator().manual_seed(0)
@@ -69,6 +81,9 @@ def check_activation(activation: Activation, limit: float = 30.0, points: int = 
         activation: The activation; it is checked in float64, for each of its blocks.
         limit: Slopes are checked on [-limit, limit].
         points: How many.
+
+    Raises:
+        AssertionError: Something differs; the message says what and by how much.
     """
     activation = activation.double()
     grid = torch.linspace(-limit, limit, points, dtype=torch.float64)
@@ -107,6 +122,9 @@ def check_log_det(
         series: f.
         draws: Number of draws for a stochastic estimator; its error shrinks as one over their square root.
         bias: What is allowed beside five standard errors, relative; the truncation of a biased estimator.
+
+    Raises:
+        AssertionError: Something differs; the message says what and by how much.
     """
     generator = GeneratorDraws(torch.Generator().manual_seed(0))
     weights = torch.linspace(0.5, 1.5, len(x), dtype=x.dtype)  # gradients must be right for each sample
@@ -158,6 +176,9 @@ def check_bijection(
         context: A context for each sample, for a conditional bijection.
         tolerance: Relative to the largest number.
         exact: Whether its log-determinant is exact; estimates are checked by `check_log_det`.
+
+    Raises:
+        AssertionError: Something differs; the message says what and by how much.
     """
     with torch.no_grad():
         y, log_det = bijection(x, context=context)
