@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from idensenet.solve import Anderson, Newton, Picard, Solution
     from idensenet.storage import load, save
     from idensenet.structure import register_class
+    from idensenet.training.fit import fit
 
 __version__ = "0.2.0"
 __all__ = [
@@ -103,6 +104,7 @@ __all__ = [
     "Whiten",
     "bits_per_dim",
     "build",
+    "fit",
     "load",
     "recipes",
     "register_activation",
@@ -160,6 +162,7 @@ _WHERE = {
     "solve": ("Anderson", "Newton", "Picard", "Solution"),
     "storage": ("load", "save"),
     "structure": ("register_class",),
+    "training.fit": ("fit",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 

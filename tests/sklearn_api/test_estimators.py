@@ -22,10 +22,11 @@ import idensenet as idn
 from idensenet.bijections.whiten import Whiten, shrinkage
 from idensenet.errors import DataError, OptionError
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, RouletteLogDet
-from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector, fitting
-from idensenet.sklearn.clock import Clock, factor
+from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
 from idensenet.sklearn.defaults import held_out_rows
-from idensenet.sklearn.rows import Rows, divided
+from idensenet.training import fitting
+from idensenet.training.clock import Clock, factor
+from idensenet.training.rows import Rows, divided
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 SHORT = {"max_iter": 40, "blocks": 2, "folds": 1, "components": 1, "random_state": 0}

@@ -9,8 +9,8 @@ from sklearn.preprocessing import StandardScaler
 
 from idensenet.errors import OptionError
 from idensenet.sklearn import FlowClassifier, FlowDensity, clock
-from idensenet.sklearn.clock import Clock
 from idensenet.sklearn.defaults import SMALL, settings_for
+from idensenet.training.clock import Clock
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 SHORT = {"max_iter": 10, "blocks": 2, "folds": 1, "random_state": 0}
@@ -74,7 +74,7 @@ def test_the_time_for_all_folds_and_the_last_fit_is_the_time_that_was_given(monk
 
     ticks = iter(range(10**6))
     monkeypatch.setattr(clock, "now", lambda: next(ticks) * 1e-3)
-    monkeypatch.setattr("idensenet.sklearn.fitting.Clock", Watched)
+    monkeypatch.setattr("idensenet.training.fitting.Clock", Watched)
     FlowDensity(**{**SHORT, "folds": 3}, max_time=40.0).fit(clusters())
     FlowDensity(**SHORT, max_time=40.0).fit(clusters())
     assert seconds[0] == pytest.approx(30, abs=0.5)

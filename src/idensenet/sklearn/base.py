@@ -23,16 +23,16 @@ from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.logdet import KrylovLogDet
-from idensenet.sklearn import clock
 from idensenet.sklearn.columns import column_names, joined, second_look, warn_of_unknown
 from idensenet.sklearn.defaults import Settings, held_out_rows
-from idensenet.sklearn.fitting import Fitted, Loss, Options, fit, new_flow
 from idensenet.sklearn.options import FlowOptions
-from idensenet.sklearn.progress import progress
-from idensenet.sklearn.rows import Rows, divided
 from idensenet.sklearn.start import Part, Start, best_start, start_from
 from idensenet.sklearn.tables import check_numbers, checked_rows
 from idensenet.threads import suited_to
+from idensenet.training import clock
+from idensenet.training.fitting import Fitted, Loss, Options, fit, new_flow
+from idensenet.training.progress import progress
+from idensenet.training.rows import Rows, divided
 
 FEWEST = 10  # rows from which a flow is fitted; below, it stays the Gaussian that it starts from
 AT_ONCE = 1000  # rows that are scored together

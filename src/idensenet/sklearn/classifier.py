@@ -22,9 +22,9 @@ from idensenet.sklearn.base import FlowEstimator
 from idensenet.sklearn.defaults import Settings
 from idensenet.sklearn.options import and_options_of
 from idensenet.sklearn.regression import best_strength, keep_what_helps, regression
-from idensenet.sklearn.rows import Rows
 from idensenet.sklearn.start import Part
 from idensenet.sklearn.tables import checked_rows
+from idensenet.training.rows import Rows
 
 
 class FlowClassifier(ClassifierMixin, FlowEstimator):  # type: ignore[misc]

@@ -13,10 +13,10 @@ from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.sklearn.base import FlowEstimator
-from idensenet.sklearn.fitting import Fitted, losses
 from idensenet.sklearn.options import and_options_of
-from idensenet.sklearn.rows import Rows
 from idensenet.sklearn.tables import checked_rows
+from idensenet.training.fitting import Fitted, losses
+from idensenet.training.rows import Rows
 
 
 class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from idensenet.bijections import Whiten
 from idensenet.hybrid import HybridFlow
-from idensenet.sklearn.rows import Rows
 from idensenet.sklearn.start import Part
+from idensenet.training.rows import Rows
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse penalties on the weights to choose from
 SOME = 20_000  # rows that it is fitted to

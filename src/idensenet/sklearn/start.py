@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idensenet.flow import Flow
 from idensenet.mixture import Mixture
-from idensenet.sklearn.rows import Rows
+from idensenet.training.rows import Rows
 
 LADDER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of components that are tried
 PATIENCE = 2  # how many of them may fail to gain before the search ends

@@ -20,9 +20,9 @@ from idensenet.config import Config
 from idensenet.errors import NonFiniteError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
-from idensenet.sklearn.clock import Clock
-from idensenet.sklearn.rows import Rows, batches
 from idensenet.training.averaging import Average
+from idensenet.training.clock import Clock
+from idensenet.training.rows import Rows, batches
 from idensenet.training.step import skipped, training_step
 
 _building = threading.Lock()  # weights come from torch's own generator, which all threads share

@@ -20,11 +20,14 @@ def progress(steps: int, verbose: bool) -> Iterator[Report]:
     if not verbose:
         yield lambda step, score: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:  # lines need nothing
+        console = None
+    else:
+        console = Console(stderr=True)
+    if console is None or not console.is_terminal:
         yield lambda step, score: print(f"step {step} of {steps}: held-out loss {score:.4f}", file=sys.stderr, flush=True)
         return
     with Progress(transient=True, console=console) as bar:
