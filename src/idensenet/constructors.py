@@ -47,7 +47,7 @@ def IDenseNet(
 ) -> Flow:
     r"""Returns an i-DenseNet on vectors: \(x \mapsto x + g(x)\) with dense networks \(g\) of Lipschitz constant below one.
 
-    `idn.fit` trains it. For a loop of your own, call `flow.initialize(data)` once before the first step.
+    `idn.fit` trains it. For a loop of your own, call `flow.initialize(data)` and `flow.train()` before the first step.
 
     Args:
         features: Number of features of a sample.
@@ -62,7 +62,7 @@ def IDenseNet(
             exact up to 12 features, roulette beyond.
 
     Returns:
-        An untrained flow.
+        An untrained flow in evaluation mode.
 
     Raises:
         InputError: If an option has a value that cannot be used.
@@ -113,7 +113,7 @@ def ResidualFlow(
         log_det: Estimator of log-determinants in training, as for `IDenseNet`.
 
     Returns:
-        An untrained flow.
+        An untrained flow in evaluation mode.
 
     Raises:
         InputError: If an option has a value that cannot be used.
@@ -164,7 +164,7 @@ def MonotoneFlow(
         log_det: Estimator of log-determinants in training, as for `IDenseNet`.
 
     Returns:
-        An untrained flow.
+        An untrained flow in evaluation mode.
 
     Raises:
         InputError: If an option has a value that cannot be used.
@@ -219,7 +219,7 @@ def ImageFlow(
         classes: Number of classes of a hybrid model, which also classifies; None for a density alone.
 
     Returns:
-        An untrained flow; call `flow.initialize(images)` before its first use.
+        An untrained flow in evaluation mode; call `flow.initialize(images)` before its first use.
 
     Raises:
         InputError: If an option has a value that cannot be used.

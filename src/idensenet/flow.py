@@ -104,6 +104,9 @@ class Flow(nn.Module):
         preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
         levels: Number of integer levels of a pixel; None for real numbers.
         context: Length of the context vector; 0 for an unconditional density.
+        integers: Positions of columns that hold whole numbers.
+        dequantizer: Learned noise of integer levels; None for uniform noise.
+        base: A mixture of Gaussians as the distribution of latent codes; None for the standard normal.
     """
 
     seed = 0

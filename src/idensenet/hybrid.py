@@ -96,6 +96,8 @@ class HybridFlow(Flow):
         preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
         levels: Number of integer levels of a pixel; None for real numbers.
         context: Length of the context vector; 0 for an unconditional density.
+        integers: Positions of columns that hold whole numbers.
+        dequantizer: Learned noise of integer levels; None for uniform noise.
         classifier: The heads and the linear classifier on them.
     """
 
@@ -148,7 +150,15 @@ class HybridFlow(Flow):
             return x, total, self.classifier(features, inputs)
 
     def inputs(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """What the classifier reads besides the features: the preprocessed samples, next to the contexts if there are any."""
+        """What the classifier reads besides the features: the preprocessed samples, next to the contexts if there are any.
+
+        Args:
+            x: Samples [batch, *shape].
+            context: A vector for each sample, or one for all, for a conditional flow.
+
+        Returns:
+            A tensor [batch, inputs].
+        """
         return _beside(self.preprocess.encode(self.dequantize(x)), self._given(context, len(x)))
 
     def classify(

@@ -203,7 +203,7 @@ def test_compiled_blocks_have_the_numbers_of_eager_ones():
             for a, b in zip(run(), right, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
     assert isinstance(made.walk, small.SmallSolver)
-    assert made.prepare()[0].eager()._push is branch.push  # solvers are not compiled
+    assert made.prepare()[0].eager().plan.push is branch.push  # solvers are not compiled
     torch._dynamo.reset()
     made.compile_blocks(False)
     for a, b in zip(run(), right, strict=True):

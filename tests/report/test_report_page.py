@@ -10,6 +10,8 @@ from report_outline import Outline, has_number, text_of, values_of
 from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 import idensenet as idn
+import idensenet.commands.score
+import idensenet.commands.use  # before `source_of` has a stand-in, which would stay in them
 from idensenet.errors import CheckpointError, MissingDataError
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.concatenation import block_titles, concatenation_weights

@@ -49,6 +49,14 @@ class MonotoneBlock(ContractionStack):
     So with L = 0.9 one block has slopes of up to 19, where x + g(x) has 1.9. Gradients through w are implicit. Products
     are never rounded, since a rounded equation has no solution.
 
+    Args:
+        g: The networks.
+        log_det: The estimator of log-determinants in training.
+        eval_log_det: The estimator in evaluation; `log_det` by default.
+        solver: Solves the equations of a block.
+        norm: An ActNorm of K blocks.
+        save: Save memory: rebuild each block in the backward pass instead of keeping it.
+
     >>> from idensenet.lipschitz import Pieces, dense_block
     >>> block = MonotoneBlock(dense_block([2], 3, 16, Pieces(), blocks=4))
     >>> x = torch.randn(5, 2)

@@ -67,19 +67,48 @@ class ContractionStack(Bijection):
 
     @abstractmethod
     def forward_block(self, g: Branch | Given, x: Tensor, method: LogDet | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """F(x) of one block, and what `method` measures of its log-determinant, if there is one."""
+        """F(x) of one block, and what `method` measures of its log-determinant, if there is one.
+
+        Args:
+            g: The prepared network of the block.
+            x: Samples [batch, *event].
+            method: The estimator; None if no log-determinant is wanted.
+            draws: The source of random numbers.
+
+        Returns:
+            F(x), and the measured values or None.
+        """
 
     @abstractmethod
     def inverse_block(self, g: Branch | Given, y: Tensor) -> Solution:
-        """x with F(x) = y of one block, with implicit gradients; its error is at most residual / (1 - L)."""
+        """x with F(x) = y of one block, with implicit gradients; its error is at most residual / (1 - L).
+
+        Args:
+            g: The prepared network of the block.
+            y: Values [batch, *event].
+
+        Returns:
+            The solution, whose value is x.
+        """
 
     @abstractmethod
     def constants(self, bound: float) -> tuple[float, float]:
-        """The bi-Lipschitz constants of a block whose g has this bound."""
+        """The bi-Lipschitz constants of a block whose g has this bound.
+
+        Args:
+            bound: A bound on Lip(g).
+
+        Returns:
+            The lower and the upper constant.
+        """
 
     @abstractmethod
     def compiled(self) -> Any:
-        """What is compiled for exact log-determinants: a `Walk`, if blocks are explicit."""
+        """What is compiled for exact log-determinants: a `Walk`, if blocks are explicit.
+
+        Returns:
+            The compiled function.
+        """
 
     @property
     def blocks(self) -> int:
@@ -220,6 +249,14 @@ class ContractionStack(Bijection):
 
 class ResidualBlock(ContractionStack):
     """x <- x + g_k(x) for each of the K blocks of g, or x + g_k(x, context).
+
+    Args:
+        g: The networks.
+        log_det: The estimator of log-determinants in training.
+        eval_log_det: The estimator in evaluation; `log_det` by default.
+        solver: Finds the inverse.
+        norm: An ActNorm of K blocks.
+        save: Save memory: rebuild each block in the backward pass instead of keeping it.
 
     >>> from idensenet.lipschitz import Pieces, dense_block
     >>> block = ResidualBlock(dense_block([2], 3, 16, Pieces(), blocks=4))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -196,7 +196,7 @@ class Branch:
 
     def eager(self) -> Branch:
         """The same without compiled functions: solvers meet one batch size after another, and each would be compiled anew."""
-        return Branch(self.plan, self.parts)
+        return Branch(replace(self.plan, push=push, pull=pull), self.parts)
 
     def tensors(self) -> list[Tensor]:
         """All tensors that a gradient may be asked for."""
