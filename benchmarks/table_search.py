@@ -22,7 +22,8 @@ import torch
 from synthetic import SYNTHETIC
 from table_data import folder_tables, halves
 
-from idensenet.sklearn import FlowDensity, clock
+from idensenet.sklearn import FlowDensity
+from idensenet.training import clock
 
 Array = np.ndarray[Any, Any]
 ROWS, JUDGED = 20_000, 5_000

@@ -8,8 +8,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from idensenet.errors import OptionError
-from idensenet.sklearn import FlowClassifier, FlowDensity, clock
+from idensenet.sklearn import FlowClassifier, FlowDensity
 from idensenet.sklearn.defaults import SMALL, settings_for
+from idensenet.training import clock
 from idensenet.training.clock import Clock
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
