@@ -148,7 +148,7 @@ def check(originals, kind, name, how, sealed, seed):
         seal(work / kind / STEP)
     words = draw.choice(commands(kind, str(work / kind), work))
     before, began, said = peak(reset=True), time.process_time(), io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), contextlib.chdir(work):
         code = main(words)
     assert code in (0, 1, 2), words
     if code == 2:
