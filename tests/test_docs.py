@@ -14,7 +14,7 @@ import torch
 
 import idensenet as idn
 from idensenet.lipschitz.activations import ACTIVATIONS
-from idensenet.logdet.base import LOG_DETS
+from idensenet.models import BLOCKS, LOG_DETS  # which fills them, before the fixture takes a copy
 from idensenet.structure import CLASSES
 from page_blocks import DOCS, blocks, form, run
 from public_docstrings import left_out, public
@@ -42,7 +42,7 @@ def given(page: Path) -> dict[str, object]:
 @pytest.fixture
 def registries():
     """Puts the tables of names back as they were."""
-    tables = [ACTIVATIONS._known, LOG_DETS._known, CLASSES]
+    tables = [ACTIVATIONS._known, BLOCKS._known, LOG_DETS._known, CLASSES]
     before = [dict(table) for table in tables]
     yield
     for table, known in zip(tables, before, strict=True):
