@@ -138,7 +138,7 @@ def check_log_det(
         values, grads = [], []
         for _ in range(1 if isinstance(method, ExactLogDet) else draws):
             gx, found = method.measure(g.prepare()[block], x, generator, series)
-            value = method.total([found], series).value
+            value = method.total(found[None], series).value
             values.append(value.detach())
             each = torch.autograd.grad((weights * value).sum(), wanted, allow_unused=True)
             grads.append(torch.cat([_dense(a, p) for a, p in zip(each, wanted, strict=True)]))

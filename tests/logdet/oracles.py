@@ -73,7 +73,7 @@ def run(method: LogDet, g, x: Tensor, draws: Draws, f: PowerSeries = LOG_ONE_PLU
     """g(x) and the estimate for one block of a network, or for whatever is linearizable."""
     branch = g.prepare()[block] if isinstance(g, Network) else g
     gx, found = method.measure(branch, x, draws, f, save)
-    return gx, method.total([found], f)
+    return gx, method.total(found[None], f)
 
 
 def run_stack(

@@ -160,7 +160,7 @@ def test_a_singular_block_is_an_error_that_names_the_sample(dims: int):
     """In one block of two."""
     fine, lost = torch.zeros(2, 3, dims, dims)
     lost[1] = -torch.eye(dims)
-    found = [determinants(each, LOG_ONE_PLUS) if dims == 2 else each for each in (fine, lost)]
+    found = torch.stack([determinants(each, LOG_ONE_PLUS) if dims == 2 else each for each in (fine, lost)])
     with pytest.raises(NonInvertibleError, match=r"sample 1 \(1 of 3\)"):
         ExactLogDet().total(found, LOG_ONE_PLUS)
     close(ExactLogDet().total(found[:1], LOG_ONE_PLUS).value, torch.zeros(3), 1e-12)
@@ -173,14 +173,14 @@ def test_two_lost_blocks_do_not_make_up_for_each_other(dims: int):
     flip[:, 0, 0] = -3
     each = determinants(flip, LOG_ONE_PLUS) if dims == 2 else flip
     with pytest.raises(NonInvertibleError, match=r"sample 0 \(4 of 4\)"):
-        ExactLogDet().total([each, each], LOG_ONE_PLUS)
+        ExactLogDet().total(torch.stack([each, each]), LOG_ONE_PLUS)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_lost_inverse_in_compiled_code_is_not_a_number_and_neither_is_its_gradient(dims: int, monkeypatch):
     matrix = torch.diag_embed(torch.tensor([[0.1, 0.2, 0.0], [-1.5, 0.2, 0.0], [0.3, 0.1, 0.0]])[:, :dims]).requires_grad_()
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    value = ExactLogDet().total([determinants(matrix, LOG_ONE_PLUS) if dims == 2 else matrix], LOG_ONE_PLUS).value
+    value = ExactLogDet().total((determinants(matrix, LOG_ONE_PLUS) if dims == 2 else matrix)[None], LOG_ONE_PLUS).value
     assert value.isnan().tolist() == [False, True, False]
     value.sum().backward()
     assert matrix.grad.isnan().flatten(1).any(1).tolist() == [False, True, False]

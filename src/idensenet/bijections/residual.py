@@ -157,23 +157,22 @@ class ContractionStack(Bijection):
         method = self.log_det if self.training else self.eval_log_det
         scales, x = self._scales(ready=not call.learn), self.g.plan.kind.laid_out(x)
         whole = self.explicit and self.walk is not None and call.log_det and not self.save and torch.is_grad_enabled()
-        found: list[Tensor] = []
         if whole and isinstance(method, ExactLogDet):
             embedded = [self.g.embedded(call.context)] if isinstance(self.g, ConditionalNetwork) else []
             factors = [] if self.norm is None else [self.norm.log_scale, self.norm.shift]
-            y, measures = self.walk(x, call.prepared.steps, embedded, factors)
-            found = list(measures.unbind())
+            y, found = self.walk(x, call.prepared.steps, embedded, factors)
         else:
-            y = x
+            y, measures = x, list[Tensor | None]()
             for k, (g, scale) in enumerate(zip(self.branches(call), scales, strict=True)):
                 y, measured = self.forward_block(g, y, method if call.log_det else None, call.draws.fold(k))
-                found += [] if measured is None else [measured]
+                measures.append(measured)
                 if scale is not None and self.norm is not None:
                     if call.learn:
                         self.norm.learn(y, k)
                     y = self.norm.affine(y, *scale)
-        if not call.log_det:
-            return y, Estimate(no_log_det(x))
+            if not call.log_det:
+                return y, Estimate(no_log_det(x))
+            found = torch.stack([each for each in measures if each is not None])
         estimate = method.total(found, self.series)
         if self.norm is None:
             return y, estimate

@@ -23,7 +23,7 @@ def _multipliers(device: torch.device) -> Tensor:
 
 def _words(weight: Tensor) -> Tensor:
     """The bits in words of at most 32, so that 64-bit sums of products also notice a change of the highest ones."""
-    return weight.detach().contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32)
+    return weight.detach().reshape(-1).view(torch.int16 if weight.element_size() == 2 else torch.int32)
 
 
 def _fingerprint(weight: Tensor) -> Tensor:

@@ -156,8 +156,9 @@ class LipschitzMap(nn.Module, ABC):
         if self.norm != 2:
             self.sigma.copy_(norms.induced_norms(self.weight, self.norm, self.maps))
             return
-        for buffer, found in zip((self.sigma, self.left, self.right), self.singular(back), strict=True):
-            buffer.copy_(found.view_as(buffer))
+        sigma, left, right = self.singular(back)
+        found = [sigma, left.view_as(self.left), right.view_as(self.right)]
+        torch._foreach_copy_([self.sigma, self.left, self.right], found)
 
     def singular(self, back: bool) -> tuple[Tensor, Tensor, Tensor]:
         """The largest singular value of each block, with its vectors on the left and on the right.
@@ -306,5 +307,7 @@ def refresh_norms(root: nn.Module) -> int:
         for i in stale:
             # a bit of the fingerprint is as good as a coin, and the same after a resume and on every rank
             maps[i].compute_norms(back=bool(codes[i] & 1))
-            maps[i].fingerprint.copy_(found[i])
+        if stale:
+            fresh = found.unbind()
+            torch._foreach_copy_([maps[i].fingerprint for i in stale], [fresh[i] for i in stale])
     return len(stale)

@@ -40,13 +40,13 @@ def matrix_norms(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if weight.shape[1] > weight.shape[2]:
         sigma, v, u = matrix_norms(weight.mT)
         return sigma, u, v
-    scale = weight.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+    tiny = torch.finfo(weight.dtype).tiny
+    scale = torch.linalg.vector_norm(weight, math.inf, (1, 2), keepdim=True).clamp(min=tiny)
     small = weight / scale
     u = top_vectors(small @ small.mT)
     product = (u[:, None] @ small)[:, 0]
     sigma = product.norm(dim=1)
-    v = product / sigma.clamp(min=torch.finfo(weight.dtype).tiny)[:, None]
-    return sigma * scale[:, 0, 0], u, v
+    return sigma * scale[:, 0, 0], u, product / sigma.clamp(min=tiny)[:, None]
 
 
 def _last(gram: Tensor) -> Tensor:

@@ -77,20 +77,19 @@ class LogDet(ABC):
             g(x), and the values [probes, batch].
         """
 
-    def total(self, found: Sequence[Tensor], f: PowerSeries) -> Estimate:
+    def total(self, found: Tensor, f: PowerSeries) -> Estimate:
         """The sum over blocks, from what `measure` returned for each of them.
 
         Args:
-            found: The values of each block.
+            found: The values of all blocks, [blocks, ...].
             f: The function of the Jacobian.
 
         Returns:
             The estimate.
         """
-        values = torch.stack(list(found))
-        probes = values.shape[1]
-        error = (values.detach().var(1).sum(0) / probes).sqrt() if probes > 1 else None
-        return Estimate(values.mean(1).sum(0), error)
+        probes = found.shape[1]
+        error = (found.detach().var(1).sum(0) / probes).sqrt() if probes > 1 else None
+        return Estimate(found.mean(1).sum(0), error)
 
 
 LOG_DETS: Registry[LogDet] = Registry("log-determinant method")

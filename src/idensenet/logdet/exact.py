@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,6 +49,8 @@ def checked_sign(value: Tensor, sign: Tensor) -> Tensor:
     # compiled code: there a lost inverse shows as NaN, and certify() finds the block.
     if torch.compiler.is_compiling() or (sign.device.type != "cpu" and torch.is_grad_enabled()):
         return value * torch.where(sign > 0, 1.0, torch.nan)  # in the gradient, too
+    if bool((sign > 0).all()):
+        return value
     gone = (sign <= 0) & ~value.isnan()  # NaN is for the flow to tell: its samples lead out of the range of numbers
     if bool(gone.any()):
         lost = gone.view(-1, sign.shape[-1]).any(0).nonzero().flatten().tolist()
@@ -95,13 +96,12 @@ class ExactLogDet(LogDet):
             return gx, found
         return value_and_spectrum(g, x, f)
 
-    def total(self, found: Sequence[Tensor], f: PowerSeries) -> Estimate:
-        spectra = torch.stack(list(found))
-        if spectra.ndim == 3:  # [blocks, pairs, batch]
-            logs = checked_sign(torch.log(spectra.abs()), spectra).sum(0).unbind()
+    def total(self, found: Tensor, f: PowerSeries) -> Estimate:
+        if found.ndim == 3:  # [blocks, pairs, batch]
+            logs = checked_sign(torch.log(found.abs()), found).sum(0).unbind()
         else:  # [blocks, batch, D, D]
-            unit = torch.eye(spectra.shape[-1], dtype=spectra.dtype, device=spectra.device)
-            pairs = [torch.linalg.slogdet(unit + (spectra if s == 1 else s * spectra)) for _, s in f.pairs]
+            unit = torch.eye(found.shape[-1], dtype=found.dtype, device=found.device)
+            pairs = [torch.linalg.slogdet(unit + (found if s == 1 else s * found)) for _, s in f.pairs]
             logs = tuple(checked_sign(value, sign).sum(0) for sign, value in pairs)
         values = [log if a == 1 else a * log for (a, _), log in zip(f.pairs, logs, strict=True)]
         return Estimate(sum(values[1:], values[0]))

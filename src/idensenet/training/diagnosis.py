@@ -29,7 +29,7 @@ class Watching(LogDet):
             self.found.append(name)
         return gx, values
 
-    def total(self, found: Sequence[Tensor], f: PowerSeries) -> Estimate:
+    def total(self, found: Tensor, f: PowerSeries) -> Estimate:
         return self.inner.total(found, f)
 
 
