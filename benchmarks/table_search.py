@@ -50,6 +50,15 @@ TRIALS: dict[str, dict[str, Any]] = {
     "lipschitz 0.999": {"lipschitz": 0.999},
     "weight decay 0": {"weight_decay": 0.0},
     "weight decay 0.1": {"weight_decay": 0.1},
+    # a second list, from what the first one gave
+    "12 blocks, rate 4e-2": {"blocks": 12, "learning_rate": 4e-2},
+    "12 blocks, growth 32, rate 4e-2": {"blocks": 12, "growth": 32, "learning_rate": 4e-2},
+    "16 blocks, growth 32, rate 4e-2": {"blocks": 16, "growth": 32, "learning_rate": 4e-2},
+    "16 blocks, rate 3e-2": {"blocks": 16, "learning_rate": 3e-2},
+    "12 blocks, rate 4e-2, batch 256": {"blocks": 12, "learning_rate": 4e-2, "batch_size": 256},
+    "12 blocks, rate 4e-2, batch 80": {"blocks": 12, "learning_rate": 4e-2, "batch_size": 80},
+    "12 blocks, rate 4e-2, 4 components": {"blocks": 12, "learning_rate": 4e-2, "components": 4},
+    "12 blocks, rate 4e-2, depth 1": {"blocks": 12, "learning_rate": 4e-2, "depth": 1, "growth": 96},
 }
 
 

@@ -126,16 +126,16 @@ def round_trips(flow, batch, tolerance, solutions, record_property):
     with torch.no_grad():
         smooth = flow.dequantize(x)
         z = flow.body.encode(flow.preprocess.encode(smooth))
-        back = flow.preprocess.decode(flow.body.decode(z))
         latent = torch.randn_like(z)
-        again = flow.body.encode(flow.body.decode(latent))
+        back, drawn = flow.body.decode(torch.cat([z, latent])).split(len(z))  # both together: a solver's steps cost the same
+        back, again = flow.preprocess.decode(back), flow.body.encode(drawn)
     there = float((back - smooth).abs().max()) / (flow.levels or 1)
     again = float((again - latent).abs().max() / latent.abs().max())
     assert float((z - flow.preprocess.encode(smooth).view_as(z)).abs().max()) > 1e-3  # it does something
     assert there < tolerance
     assert again < tolerance
     blocks = flow.named_blocks()
-    assert len(solutions) == 2 * len(blocks)  # monotone blocks of few dimensions go there by Newton steps of their own
+    assert len(solutions) == len(blocks)  # monotone blocks of few dimensions go there by Newton steps of their own
     for solution, goal in solutions:
         assert bool(solution.converged.all())
         assert bool((solution.residual <= goal).all())
@@ -151,7 +151,7 @@ def test_round_trips_in_float32_and_float64(name, solutions, record_property):
     # ActNorm per dimension: from very few images it takes scales of thousands, which no float32 can undo
     flow.initialize(data(flow, 16, seed=1))
     solutions.clear()
-    round_trips(flow, 2, 1e-5, solutions, record_property)
+    round_trips(flow, 1, 1e-5, solutions, record_property)
     solutions.clear()
     round_trips(flow.double(), 1, 1e-10, solutions, record_property)
 

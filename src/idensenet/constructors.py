@@ -13,7 +13,7 @@ EXACT = 12  # features up to which a whole Jacobian costs less than an estimate 
 ESTIMATED = {"method": "roulette", "eval_method": "krylov"}
 
 
-def _log_det(method: str | None, features: int) -> dict[str, str]:
+def log_det_options(method: str | None, features: int) -> dict[str, str]:
     if method is None:
         method = "exact" if features <= EXACT else "roulette"
     return {"method": "exact", "eval_method": "exact"} if method == "exact" else {**ESTIMATED, "method": method}
@@ -27,7 +27,7 @@ def _vector_flow(features: int, context: int, blocks: int, lipschitz: float, log
             blocks=(blocks,),
             coeff=lipschitz,
             lip=1 - 0.1 * (1 - lipschitz),
-            logdet=_log_det(log_det, features),
+            logdet=log_det_options(log_det, features),
             **model,
         )
     )

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-import torch
 from torch import Tensor
 
 from idensenet.draws import Draws
