@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from idensenet.columns import Columns
 from idensenet.config import Config
-from idensenet.data.columns import Columns
 from idensenet.errors import CheckpointError, DeviceError, OptionError
 from idensenet.files import read_json, save_tensors
 from idensenet.flow import Flow

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from idensenet.allocator import give_back_freed_memory
+from idensenet.columns import Columns
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, DataConfig, recipes
 from idensenet.data.catalog import open_source
-from idensenet.data.columns import Columns
 from idensenet.data.csv_rows import TextFormat
 from idensenet.data.fingerprint import OWN, UNKNOWN, changes
 from idensenet.data.source import Source

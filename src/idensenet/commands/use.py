@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from idensenet.columns import Columns
 from idensenet.commands.parsing import Parser, add_groups
 from idensenet.commands.train import by_name, data_notes, source_of
 from idensenet.config import Config
-from idensenet.data.columns import Columns
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.columns import Names
+from idensenet.columns import Names
+from idensenet.columns.nominal import is_number
 from idensenet.data.csv_rows import PLAIN, TextFormat, csv_rows
-from idensenet.data.nominal import is_number
 from idensenet.data.store import Array, load_array
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError, nearest
 
