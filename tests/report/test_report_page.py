@@ -12,12 +12,12 @@ from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, im
 import idensenet as idn
 import idensenet.commands.score
 import idensenet.commands.use  # before `source_of` has a stand-in, which would stay in them
+from idensenet.checkpoints import Progress
 from idensenet.errors import CheckpointError, MissingDataError
 from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.concatenation import block_titles, concatenation_weights
 from idensenet.report.page import write_report
 from idensenet.training.averaging import Average
-from idensenet.training.checkpoint import Progress
 from idensenet.training.run import RunFolder
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idensenet.checkpoints import Progress
 from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.density import check_source
@@ -25,7 +26,6 @@ from idensenet.precision import Precision
 from idensenet.training import compilation
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
-from idensenet.training.checkpoint import Progress
 from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import held_out, in_words
