@@ -21,7 +21,7 @@ COMMANDS = {
     "report": ("idensenet.commands.use", "write the page of a run"),
     "pack": ("idensenet.commands.pack", "write a finished run to one file, to pass it on"),
     "unpack": ("idensenet.commands.pack", "make a run of such a file"),
-    "reproduce": ("idensenet.commands.reproduce", "make a table or figure of the paper again"),
+    "reproduce": ("idensenet.reproduce.command", "make a table or figure of the paper again"),
     "bench": ("idensenet.commands.bench", "measure speed and memory on this machine"),
     "data": ("idensenet.commands.data", "download or import a data set"),
     "recipes": ("idensenet.commands.data", "list all models"),
