@@ -9,6 +9,7 @@ from importlib import import_module
 
 from idensenet.allocator import keep_freed_memory
 from idensenet.errors import InputError, UnknownNameError, nearest
+from idensenet.extras import needs
 
 COMMANDS = {
     "demo": ("idensenet.commands.demo", "fit a flow to the checkerboard, with pictures and a report"),
@@ -49,8 +50,9 @@ def run(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise UnknownNameError(f"There is no command {name!r}; {nearest(name, list(COMMANDS))}")
-    command: Callable[[list[str]], int] = getattr(import_module(COMMANDS[name][0]), name)
-    return command(rest)
+    with needs(f"'idensenet {name}'"):
+        command: Callable[[list[str]], int] = getattr(import_module(COMMANDS[name][0]), name)
+        return command(rest)
 
 
 def main(arguments: list[str] | None = None) -> int:

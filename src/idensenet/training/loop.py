@@ -21,6 +21,7 @@ from idensenet.config import Config
 from idensenet.data.density import check_source
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
+from idensenet.extras import needs
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.precision import Precision
@@ -47,7 +48,8 @@ class Trainer:
     """One process of a run. After each evaluation, `draw` makes its picture: of a flow and its data, in a file."""
 
     def __init__(self, config: Config, source: Source, run: RunFolder, draw: Draw | None = None) -> None:
-        from lightning_fabric import Fabric
+        with needs("Training a run"):
+            from lightning_fabric import Fabric
 
         t = config.train
         check_source(source, "float64" if t.precision == "64-true" else "float32")
