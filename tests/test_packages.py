@@ -94,7 +94,8 @@ def test_the_source_distribution_has_what_tests_need_and_no_pictures_of_results(
 
 
 @pytest.mark.slow
-def test_a_new_user_installs_the_wheel_and_runs_the_readme(wheel, tmp_path):
+def test_a_new_user_installs_the_wheel_and_runs_the_readme(wheel, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the wheel, and not the sources
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     programs = tmp_path / "venv" / "bin"
     install = [programs / "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
@@ -113,12 +114,12 @@ def test_a_new_user_installs_the_wheel_and_runs_the_readme(wheel, tmp_path):
     assert "every block is contractive" in said
     missing = subprocess.run(python(*set(readme) - set(core)), capture_output=True, text=True)
     assert missing.stderr.rstrip().endswith("type: pip install 'idensenet[sklearn]'")
-    missing = subprocess.run([programs / "idensenet", "recipes"], capture_output=True, text=True)
+    missing = subprocess.run([programs / "idensenet", "demo"], capture_output=True, text=True)
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert missing.stderr.rstrip().endswith("type: pip install 'idensenet[train]'")
+    assert "toy-idensenet" in run(programs / "idensenet", "recipes")
 
     run(*install, f"{wheel}[sklearn,train]")
     run(*python(*set(readme) - set(core)), cwd=tmp_path)
-    assert "toy-idensenet" in run(programs / "idensenet", "recipes")
     run(programs / "idensenet", "demo", "--steps", "20", "--out", tmp_path / "demo")
     assert (tmp_path / "demo" / "report.html").is_file()
