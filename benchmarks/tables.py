@@ -1,6 +1,6 @@
 """Held-out log-likelihood of tables: FlowDensity without options next to a Gaussian, mixtures, kernels and other flows.
 
-    pip install -c constraints.txt -e '.[bench,zuko]'
+    pip install -c constraints.txt -e '.[bench,sklearn,zuko]'
     python benchmarks/tables.py --folder DIR --out docs/tables.md     # hours; continued where it stopped
     python benchmarks/tables.py --sets iris diabetes                  # two of scikit-learn's five tables
     python benchmarks/tables.py --folder DIR --out docs/tables.md --show    # the page from the record

@@ -44,8 +44,9 @@ def test_norms_that_were_warm_started_in_training_are_computed_afresh_outside_of
 
 @pytest.mark.parametrize("decay", [0.9, 0.0])
 def test_a_model_that_is_saved_between_evaluations_has_the_norms_of_evaluation(tmp_path, decay):
+    from idensenet.checkpoints import Progress
     from idensenet.training.averaging import Average
-    from idensenet.training.checkpoint import Checkpoints, Progress
+    from idensenet.training.checkpoint import Checkpoints
 
     flow = small_images()
     average = Average(flow, decay)

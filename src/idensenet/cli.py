@@ -9,6 +9,7 @@ from importlib import import_module
 
 from idensenet.allocator import keep_freed_memory
 from idensenet.errors import InputError, UnknownNameError, nearest
+from idensenet.extras import needs
 
 COMMANDS = {
     "demo": ("idensenet.commands.demo", "fit a flow to the checkerboard, with pictures and a report"),
@@ -21,7 +22,7 @@ COMMANDS = {
     "report": ("idensenet.commands.use", "write the page of a run"),
     "pack": ("idensenet.commands.pack", "write a finished run to one file, to pass it on"),
     "unpack": ("idensenet.commands.pack", "make a run of such a file"),
-    "reproduce": ("idensenet.commands.reproduce", "make a table or figure of the paper again"),
+    "reproduce": ("idensenet.reproduce.command", "make a table or figure of the paper again"),
     "bench": ("idensenet.commands.bench", "measure speed and memory on this machine"),
     "data": ("idensenet.commands.data", "download or import a data set"),
     "recipes": ("idensenet.commands.data", "list all models"),
@@ -49,8 +50,9 @@ def run(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise UnknownNameError(f"There is no command {name!r}; {nearest(name, list(COMMANDS))}")
-    command: Callable[[list[str]], int] = getattr(import_module(COMMANDS[name][0]), name)
-    return command(rest)
+    with needs(f"'idensenet {name}'"):
+        command: Callable[[list[str]], int] = getattr(import_module(COMMANDS[name][0]), name)
+        return command(rest)
 
 
 def main(arguments: list[str] | None = None) -> int:

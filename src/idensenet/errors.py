@@ -39,6 +39,10 @@ class CheckpointError(InputError):
     """A saved model cannot be read."""
 
 
+class MissingExtraError(ImportError, InputError):
+    """An optional package is not installed."""
+
+
 class DataError(InputError):
     """A data set, a file of it or one value in it cannot be used."""
 

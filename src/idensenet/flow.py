@@ -14,7 +14,7 @@ from idensenet.bijections import Affine, Bijection, Call, Chain, ContractionStac
 from idensenet.cells import POINTS, Cells
 from idensenet.checks import check_computed, check_float, check_levels, check_range, check_tensor
 from idensenet.config import Config
-from idensenet.data.dequantization import dequantize, quantize
+from idensenet.dequantization import dequantize, quantize
 from idensenet.dequantizer import Dequantizer
 from idensenet.draws import Draws, GeneratorDraws, KeyedDraws
 from idensenet.errors import DtypeError, OptionError, ShapeError
@@ -24,7 +24,7 @@ from idensenet.mixture import Mixture
 from idensenet.precision import EXACT, Precision
 
 if TYPE_CHECKING:
-    from idensenet.data.columns import Columns
+    from idensenet.columns import Columns
     from idensenet.frozen import FrozenFlow
 
 INDICATOR = 0.25  # the least scale of a context that is 0 or 1: a rare category is not blown up

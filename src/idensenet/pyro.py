@@ -1,4 +1,4 @@
-"""Flows in Pyro (`pip install pyro-ppl`): the distribution with what Pyro adds to torch's.
+"""Flows in Pyro (`pip install 'idensenet[pyro]'`): the distribution with what Pyro adds to torch's.
 
 The transform of `idensenet.distributions` works in `pyro.distributions.TransformedDistribution` as it is. Where weights are to
 be learned, register the flow with `pyro.module("flow", flow)`.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro.distributions.torch_distribution import TorchDistributionMixin
-
 from idensenet import distributions
+from idensenet.extras import needs
+
+with needs("idensenet.pyro"):
+    from pyro.distributions.torch_distribution import TorchDistributionMixin
 
 
 class FlowDistribution(distributions.FlowDistribution, TorchDistributionMixin):

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from idensenet.checkpoints import CheckpointFolder
+from idensenet.columns import Columns
 from idensenet.config import Config
-from idensenet.data.columns import Columns
 from idensenet.errors import CheckpointError, DeviceError, OptionError
 from idensenet.files import read_json, save_tensors
 from idensenet.flow import Flow
@@ -78,14 +79,12 @@ def pretrained() -> dict[str, Path]:
 
 def _model_folder(path: str | Path, step: int | str) -> Path:
     """Where the files of a model are: a folder that save() wrote, a checkpoint of a run, or a model of the package."""
-    from idensenet.training.checkpoint import Checkpoints
-
     folder = Path(path)
     if not folder.exists() and str(path) in pretrained():
         return pretrained()[str(path)]
     if folder.is_file():
         raise CheckpointError(f"{folder} is a file; a run that was packed into one is used after 'idensenet unpack {folder}'.")
-    checkpoints = Checkpoints(folder)
+    checkpoints = CheckpointFolder(folder)
     if (folder / "config.yaml").is_file() and not checkpoints.steps():
         raise CheckpointError(f"The run in {folder} has no checkpoint yet; let it train until the first one.")
     if checkpoints.steps():

@@ -1,4 +1,4 @@
-"""Bijections in zuko's flows (`pip install zuko`)."""
+"""Bijections in zuko's flows (`pip install 'idensenet[zuko]'`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 from torch.distributions import Transform
-from zuko.lazy import LazyTransform
 
 from idensenet.bijections import Bijection
 from idensenet.distributions import BijectionTransform
+from idensenet.extras import needs
+
+with needs("idensenet.zuko"):
+    from zuko.lazy import LazyTransform
 
 
 class LazyBijection(LazyTransform):  # type: ignore[misc]

@@ -12,12 +12,13 @@ import pytest
 
 from idensenet.cli import main
 from idensenet.commands.parsing import recipe_in_file
-from idensenet.commands.train import parse, source_of
+from idensenet.commands.train import parse
 from idensenet.config import Config
 from idensenet.errors import OptionError
 from idensenet.training.loop import Trainer
 from idensenet.training.options import accelerator_of
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import source_of
 
 TINY = [
     "toy-idensenet", "--data.name", "moons", "--model.blocks", "[1]", "--train.max_steps", "6", "--train.batch_size", "16",

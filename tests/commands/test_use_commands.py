@@ -12,10 +12,11 @@ import torch
 
 import idensenet as idn
 from idensenet.cli import main
-from idensenet.commands.train import by_name, parse
+from idensenet.commands.train import parse
 from idensenet.config import DataConfig
 from idensenet.training.probing import exact_if_small
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import by_name
 
 FAST = ["--train.batch_size", "32", "--train.log_every", "5", "--train.eval_samples", "60", "--output.display", "plain"]
 

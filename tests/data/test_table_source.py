@@ -6,7 +6,7 @@ import pytest
 from idensenet.data.csv_rows import TextFormat
 from idensenet.data.table import read_table
 from idensenet.data.table_source import Roles, open_table
-from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError
+from idensenet.errors import DataError, MissingDataError, MissingExtraError, NonFiniteError, OptionError, UnknownNameError
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_no_file_and_another_kind_of_file(tmp_path):
 def test_without_pyarrow_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").touch()
-    with pytest.raises(OptionError, match="pip install pyarrow"):
+    with pytest.raises(MissingExtraError, match=r"needs pyarrow, .* pip install 'idensenet\[parquet\]'"):
         read_table(tmp_path / "t.parquet")
 
 

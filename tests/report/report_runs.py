@@ -7,12 +7,12 @@ import torch
 
 import idensenet as idn
 from flows import images
+from idensenet.checkpoints import Progress
 from idensenet.data.source import Source, Split
 from idensenet.data.toy import toy_set
 from idensenet.flow import Flow
 from idensenet.lipschitz import LipschitzMap, refresh_norms
 from idensenet.training.averaging import Average
-from idensenet.training.checkpoint import Progress
 from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.run import RunFolder
 

@@ -10,14 +10,13 @@ from report_outline import Outline, has_number, text_of, values_of
 from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 import idensenet as idn
-import idensenet.commands.score
-import idensenet.commands.use  # before `source_of` has a stand-in, which would stay in them
+from idensenet.checkpoints import Progress
 from idensenet.errors import CheckpointError, MissingDataError
 from idensenet.lipschitz.dense import DenseLayer
+from idensenet.report import story
 from idensenet.report.concatenation import block_titles, concatenation_weights
 from idensenet.report.page import write_report
 from idensenet.training.averaging import Average
-from idensenet.training.checkpoint import Progress
 from idensenet.training.run import RunFolder
 
 
@@ -211,12 +210,10 @@ def test_model_that_cannot_be_sampled_still_has_a_page(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("bare")
 def test_missing_data_is_said(runs, monkeypatch):
-    import idensenet.commands.train as train
-
     def missing(config, known=None):
         raise MissingDataError("digits is not in <data>; fetch it.")
 
-    monkeypatch.setattr(train, "source_of", missing)
+    monkeypatch.setattr(story, "source_of", missing)
     for kind in ("toy", "image"):
         run, _ = runs[kind]
         page = write_report(run).read_text()
@@ -229,9 +226,7 @@ def test_missing_data_is_said(runs, monkeypatch):
 
 @pytest.mark.usefixtures("bare")
 def test_data_of_another_shape_is_not_shown(runs, monkeypatch):
-    import idensenet.commands.train as train
-
-    monkeypatch.setattr(train, "source_of", lambda config, known=None: table_source(3))
+    monkeypatch.setattr(story, "source_of", lambda config, known=None: table_source(3))
     assert "people now has samples of shape (3,), and the model takes (2,)." in text_of(
         write_report(runs["toy"][0]).read_text()
     )

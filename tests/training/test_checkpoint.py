@@ -145,12 +145,12 @@ def test_any_checkpoint_can_be_loaded_by_its_step_or_as_the_best(trained):
 
 
 def test_continuing_from_an_earlier_step_sets_aside_what_lay_ahead_and_keeps_what_it_writes(trained):
-    ahead = checkpoint._digest(trained.run.checkpoints.path(6) / "manifest.json")
+    ahead = checkpoint.digest(trained.run.checkpoints.path(6) / "manifest.json")
     other = Trainer(trained.config.replace(train={"save_every": 1}), toy_source(), trained.run)
     other.resume(3)
     assert trained.run.checkpoints.steps() == [3]
     aside = trained.run.checkpoints.folder / "aside-1-step-00000006"
-    assert checkpoint._digest(aside / "manifest.json") == ahead
+    assert checkpoint.digest(aside / "manifest.json") == ahead
     assert trained.run.checkpoints.best() == 3  # not that of the path that was left
     other.progress.step = 4
     other.save(None)

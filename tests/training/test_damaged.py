@@ -7,9 +7,10 @@ import pytest
 from tiny import toy_config
 
 import idensenet as idn
+from idensenet.checkpoints import Progress
 from idensenet.cli import main
 from idensenet.errors import CheckpointError
-from idensenet.training.checkpoint import Progress, seal
+from idensenet.training.checkpoint import seal
 from idensenet.training.run import RunFolder
 
 WORDS = [

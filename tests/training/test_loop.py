@@ -7,7 +7,7 @@ from tiny import finite_source, image_source, losses, new_run, toy_config, toy_s
 from idensenet.bijections import ResidualBlock
 from idensenet.config import recipe
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.report import pictures
+from idensenet.report.pictures import run_picture
 from idensenet.storage import load
 from idensenet.training import compilation, loop
 from idensenet.training.display import Quiet
@@ -50,7 +50,7 @@ def test_images_train_with_roulette_and_averaging_and_stay_contractive(tmp_path)
         blocks=(1, 1), growth=8, fc_blocks=1, train={"max_steps": 5, "batch_size": 8, "eval_every": 5, "log_every": 1},
         output={"display": "quiet"},
     )  # fmt: skip
-    trainer = new_run(tmp_path / "run", config, image_source())
+    trainer = new_run(tmp_path / "run", config, image_source(), run_picture)
     trainer.train()
     entries = [entry["bits/dim"] for entry in trainer.run.metrics() if entry["kind"] == "train"]
     assert len(entries) == 5
@@ -168,10 +168,9 @@ def test_a_failing_evaluation_loses_nothing_that_was_learned(tmp_path, monkeypat
     assert rest.run.checkpoints.best() == 6
 
 
-def test_a_picture_that_cannot_be_made_is_told_and_no_end(tmp_path, monkeypatch, capsys):
+def test_a_picture_that_cannot_be_made_is_told_and_no_end(tmp_path, capsys):
     config = toy_config().replace(output={"display": "plain", "pictures": True})
-    monkeypatch.setattr(pictures, "run_picture", fails)
-    trainer = new_run(tmp_path / "run", config)
+    trainer = new_run(tmp_path / "run", config, draw=fails)
     assert trainer.train() == 0
     assert "step 6: no picture can be made: lost" in capsys.readouterr().out
     assert trainer.run.checkpoints.steps() == [3, 6]

@@ -5,7 +5,7 @@ import torch
 from idensenet.config import Config, recipe
 from idensenet.data.source import Source, Split
 from idensenet.data.toy import toy_set
-from idensenet.training.loop import Trainer
+from idensenet.training.loop import Draw, Trainer
 from idensenet.training.run import RunFolder
 
 
@@ -36,9 +36,9 @@ def toy_config(**train) -> Config:
     )
 
 
-def new_run(folder, config: Config, source: Source | None = None) -> Trainer:
+def new_run(folder, config: Config, source: Source | None = None, draw: Draw | None = None) -> Trainer:
     run = RunFolder(folder)
-    trainer = Trainer(config, source or toy_source(), run)
+    trainer = Trainer(config, source or toy_source(), run, draw)
     run.create(config, None, "idensenet train")
     trainer.start()
     return trainer

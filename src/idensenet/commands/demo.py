@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from idensenet.commands.parsing import Parser
-from idensenet.commands.train import source_of, start
+from idensenet.commands.train import start
 from idensenet.config import recipe
 from idensenet.errors import OptionError
 from idensenet.storage import load
 from idensenet.threads import suited_to
 from idensenet.training.evaluation import mean_and_error
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import source_of
 
 COMMAND = "idensenet demo"
 

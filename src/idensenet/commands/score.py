@@ -18,11 +18,8 @@ from torch import Tensor
 
 from idensenet.anomaly import auroc, oddness
 from idensenet.commands.parsing import add_groups
-from idensenet.commands.train import source_of
 from idensenet.commands.use import (
     add_probing,
-    check_shape,
-    model_and_source,
     model_parser,
     probing_of,
     said_errors,
@@ -41,6 +38,7 @@ from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, taken
 from idensenet.training.options import check
 from idensenet.training.probing import PILOT, Probing, deviation, exact_if_small, for_single_scores
+from idensenet.training.sources import check_shape, model_and_source, source_of
 
 FLIPPED = ":flipped"
 OUT = "scores.csv"

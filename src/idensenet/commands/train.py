@@ -12,19 +12,16 @@ import torch
 
 from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
-from idensenet.config import Config, DataConfig, recipes
-from idensenet.data.catalog import open_source
-from idensenet.data.columns import Columns
-from idensenet.data.csv_rows import TextFormat
-from idensenet.data.fingerprint import OWN, UNKNOWN, changes
-from idensenet.data.source import Source
+from idensenet.config import Config, recipes
 from idensenet.errors import OptionError, StorageError
-from idensenet.storage import saved_columns
+from idensenet.report.page import write_report
+from idensenet.report.pictures import run_picture
 from idensenet.threads import suited_to
 from idensenet.training.loop import Trainer
-from idensenet.training.options import check, check_exact, check_run
+from idensenet.training.options import check, fitted
 from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import by_name, data_notes, known_columns, source_of
 
 COMMON = (
     "config",
@@ -53,94 +50,6 @@ COMMON = (
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
 
 
-def source_of(config: Config, known: Columns | None = None) -> Source:
-    """The data that a configuration asks for; columns of a table are taken for what is known of them."""
-    d = config.data
-    return open_source(
-        None if d.folder or d.table else d.name,  # one's own data takes the place of the recipe's
-        root=d.root,
-        folder=d.folder,
-        table=d.table,
-        columns=d.columns or None,
-        context=d.context,
-        weight=d.weight,
-        discrete=d.discrete,
-        categorical=d.categorical,
-        bounds=d.bounds,
-        known=known,
-        size=d.size,
-        channels=d.channels,
-        seed=d.split_seed,
-        split=d.split,
-        split_at=d.split_at,
-        text=TextFormat(d.header, d.decimal),
-    )
-
-
-def by_name(given: DataConfig, trained: DataConfig) -> DataConfig:
-    """Another table is read as the one that the model was trained on, unless other options are given.
-
-    It is read by the names of the same columns, and its rows, or the files of another folder, are divided in the same way.
-    """
-    if (given.table and trained.table) or (given.folder and trained.folder):
-        seed, at = given.split_seed or trained.split_seed, given.split_at or trained.split_at
-        given = dataclasses.replace(given, split=trained.split, split_seed=seed, split_at=at)
-    if given.table is None or trained.table is None:
-        return given
-    columns = given.columns or trained.columns or source_of(Config(data=trained)).columns
-    return dataclasses.replace(
-        given,
-        columns=columns,
-        context=given.context or trained.context,
-        header=trained.header if given.header is None else given.header,
-        decimal=given.decimal or trained.decimal,
-    )
-
-
-def data_notes(run: RunFolder, source: Source) -> tuple[str, ...]:
-    """What has changed in one's own data since a run was trained, in sentences; nothing for a model that is not of a run."""
-    if source.name not in OWN or not run.exists():
-        return ()
-    then = run.fingerprint()
-    return (UNKNOWN,) if then is None else changes(then, source)
-
-
-def fitted(config: Config, source: Source) -> Config:
-    """A recipe adapted to data of one's own: shape, levels, preprocessing, and a batch that is no larger than the data."""
-    check_run(config, source)
-    own = config.data.folder is not None or config.data.table is not None
-    d, m, t = config.data, config.model, config.train
-    if own:
-        names = tuple(source.table.names) if source.table is not None else source.columns
-        # by their names, whatever is used later, and divided in the same way, whatever is added later
-        d = dataclasses.replace(d, columns=names, split_at=source.split_at)
-        t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
-        m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
-        if source.table is not None:
-            m = dataclasses.replace(m, integers=source.table.integers, bounds=source.bounds or m.bounds)
-        if source.levels is None and m.preprocess == "none":
-            m = dataclasses.replace(m, preprocess="standardize")
-    if m.context != len(source.context):
-        raise OptionError(
-            f"The model is given {m.context} numbers, but there are {len(source.context)} columns of --data.context."
-        )
-    if m.shape != source.shape or (m.levels is None) != (source.levels is None):
-        raise OptionError(
-            f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
-            f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
-        )
-    fit = dataclasses.replace(config, data=d, model=m, train=t)
-    check_exact(fit)
-    return fit
-
-
-def known_columns(run: RunFolder | None) -> Columns | None:
-    """What the columns of the table of a run are, if it has a checkpoint that says so."""
-    if run is None or not run.checkpoints.steps():
-        return None
-    return saved_columns(run.checkpoints.path(run.checkpoints.find("last")) / "model")
-
-
 def start(
     config: Config,
     recipe: str | None,
@@ -152,7 +61,7 @@ def start(
     """Train, in a new folder or from a checkpoint."""
     source = source_of(config, known_columns(resume))
     run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
-    trainer = Trainer(fitted(config, source), source, run)
+    trainer = Trainer(fitted(config, source), source, run, run_picture)
     with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric), _threads(trainer):
         try:
             return _locked(trainer, recipe, command, resume is not None, step, stop_after)
@@ -202,8 +111,6 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         )
     code = trainer.train(stop_after)
     if trainer.rank == 0 and code == 0 and trainer.config.output.report:
-        from idensenet.report.page import write_report
-
         page = write_report(run)
         if trainer.config.output.display != "quiet":
             print(f"report: {page}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -16,10 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from idensenet.columns import Columns
 from idensenet.commands.parsing import Parser, add_groups
-from idensenet.commands.train import by_name, data_notes, source_of
 from idensenet.config import Config
-from idensenet.data.columns import Columns
 from idensenet.data.source import Source, Split
 from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError
@@ -31,34 +29,7 @@ from idensenet.training.evaluation import first_rows, rows_at_once, score_rows, 
 from idensenet.training.options import LARGEST, check
 from idensenet.training.probing import MOST, Probing, exact_if_small
 from idensenet.training.run import RunFolder
-
-
-def model_and_source(run: str, step: str, overrides: Any = None) -> tuple[Flow, Source]:
-    """A trained model and the data it was trained on; options given on the command line change what is read."""
-    flow = load(run, step=step)
-    assert flow.config is not None
-    config = flow.config
-    if overrides is not None and (overrides.folder or overrides.table or overrides.name):
-        config = Config(data=by_name(overrides, config.data))
-    elif overrides is not None and overrides.root != Config().data.root:
-        config = config.replace(data={"root": overrides.root})
-    source = source_of(as_trained(config, flow), flow.columns)
-    check_shape(flow, source)
-    return flow, dataclasses.replace(source, notes=(*source.notes, *data_notes(RunFolder(run), source)))
-
-
-def as_trained(config: Config, flow: Flow) -> Config:
-    """All columns are real for a model that says nothing about them."""
-    return config if flow.columns is not None else config.replace(data={"discrete": None, "categorical": None})
-
-
-def check_shape(flow: Flow, source: Source) -> None:
-    if source.shape == flow.shape:
-        return
-    text = f"The model takes samples of shape {flow.shape}, but {source.name} has {source.shape}"
-    if source.name == "folder" and len(flow.shape) == 3:
-        text += f"; add --data.size {flow.shape[1]} --data.channels {flow.shape[0]}"
-    raise OptionError(f"{text}.")
+from idensenet.training.sources import model_and_source
 
 
 def _output_folder(run: str) -> Path:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from idensenet.columns import Columns, Names, Pair
 from idensenet.data.cifar10 import open_cifar10
-from idensenet.data.columns import Columns, Names, Pair
 from idensenet.data.csv_rows import TextFormat
 from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from idensenet.data.nominal import is_number
+from idensenet.columns.nominal import is_number
 from idensenet.errors import DataError, OptionError
 
 Numbered = list[tuple[int, list[str]]]  # lines by their number, as cells

@@ -6,13 +6,15 @@ import numpy as np
 
 from idensenet.data.shuffle import stratified_rows
 from idensenet.data.source import Source, Split
+from idensenet.extras import needs
 
 HELD_OUT = 360
 
 
 def open_digits() -> Source:
     """1437 images to train and 360 to test, always the same ones, with every digit in both in the same proportion."""
-    from sklearn.datasets import load_digits
+    with needs("The data set 'digits'"):
+        from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     x = images.astype(np.uint8).reshape(-1, 1, 8, 8)

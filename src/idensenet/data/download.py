@@ -18,6 +18,7 @@ from idensenet.data.mnist import FASHION_MNIST, MNIST
 from idensenet.data.resume import ResumingDownloader
 from idensenet.data.source import Source
 from idensenet.errors import DataError, MissingDataError, OptionError, UnknownNameError, nearest
+from idensenet.extras import needs
 
 URL_VARIABLE = "IDENSENET_DATA_URL"
 IMPORTS = {
@@ -109,7 +110,8 @@ def download(file: str, md5: str, mirrors: tuple[str, ...], folder: Path, *, pro
     """One file with a known MD5, from the first mirror that delivers it; nothing bears its name until it is complete."""
     import logging
 
-    import pooch
+    with needs("Downloading data"):
+        import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from idensenet.data.shuffle import Index, split_keys, split_rows
 from idensenet.data.source import Source
 from idensenet.data.store import Array, ArrayWriter, load_splits, new_folder
 from idensenet.errors import DataError, MissingDataError, OptionError
+from idensenet.extras import needs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,7 +94,8 @@ def _key(folder: Path, files: list[Path], options: list[float | str]) -> str:
 
 def load_image(file: Path, size: int, channels: int) -> Array:
     """The central square of an image, upright, resized: uint8 [channels, size, size]."""
-    from PIL import Image, ImageOps
+    with needs("Reading images"):
+        from PIL import Image, ImageOps
 
     try:
         with Image.open(file) as opened:

@@ -14,7 +14,7 @@ from idensenet.data.toy import ToySet
 from idensenet.errors import DataError
 
 if TYPE_CHECKING:
-    from idensenet.data.columns import Columns, Pair
+    from idensenet.columns import Columns, Pair
 
 
 def release(x: np.ndarray[Any, Any]) -> None:

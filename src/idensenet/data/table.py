@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.columns import Names
+from idensenet.columns import Names
+from idensenet.columns.nominal import is_number
 from idensenet.data.csv_rows import PLAIN, TextFormat, csv_rows
-from idensenet.data.nominal import is_number
 from idensenet.data.store import Array, load_array
 from idensenet.errors import DataError, MissingDataError, NonFiniteError, OptionError, UnknownNameError, nearest
+from idensenet.extras import needs
 
 EXACT = 2.0**53  # below which float64 has all whole numbers
 
@@ -159,11 +160,9 @@ def _check_exact(path: Path, names: Sequence[str]) -> None:
 
 def _read_parquet(path: Path, columns: Sequence[str] | None, nominal: Names) -> Table:
     """The columns of a Parquet file; what is missing becomes NaN."""
-    try:
+    with needs(f"Reading {path}"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise OptionError(f"Reading {path} needs pyarrow; install it with 'pip install pyarrow'.") from error
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow

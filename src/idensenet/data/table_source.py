@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from idensenet.data.columns import Columns, Names, Pair
+from idensenet.columns import Columns, Names, Pair
 from idensenet.data.csv_rows import PLAIN, TextFormat
 from idensenet.data.shuffle import split_keys, split_rows
 from idensenet.data.source import Source, Split

@@ -14,6 +14,7 @@ from idensenet.files import read_json
 from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import as_trained, source_of
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,6 @@ class Story:
 
 def _open(config: Config, flow: Flow) -> tuple[Source | None, str]:
     """The data of a run, or why it cannot be shown."""
-    from idensenet.commands.train import source_of
-    from idensenet.commands.use import as_trained
-
     try:
         source = source_of(as_trained(config, flow), flow.columns)
     except (InputError, OSError) as error:

@@ -31,6 +31,7 @@ from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, score_rows
 from idensenet.training.packing import unpack
 from idensenet.training.run import RunFolder
+from idensenet.training.sources import source_of
 
 ALWAYS = {"output.display": "quiet", "output.pictures": False, "output.report": False}
 
@@ -81,7 +82,7 @@ class Trained:
 
     @cached_property
     def source(self) -> Source:
-        return train.source_of(self.config)
+        return source_of(self.config)
 
     @property
     def device(self) -> str:

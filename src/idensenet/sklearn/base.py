@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from idensenet.checks import check_rounding
-from idensenet.data.columns import Columns
+from idensenet.columns import Columns
 from idensenet.data.density import check_density, check_digits
 from idensenet.data.store import Array
 from idensenet.errors import DataError, OptionError

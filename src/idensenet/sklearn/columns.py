@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idensenet.data.columns import Column, Columns, Names
+from idensenet.columns import Column, Columns, Names
 from idensenet.data.store import Array
 
 

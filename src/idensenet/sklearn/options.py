@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from idensenet.columns import Names, Pair
 from idensenet.config import Config
-from idensenet.data.columns import Names, Pair
 from idensenet.errors import OptionError
 from idensenet.sklearn.defaults import SCORED, Settings, settings_for
 

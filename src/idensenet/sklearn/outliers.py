@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 
-from idensenet.data.columns import Columns
+from idensenet.columns import Columns
 from idensenet.data.store import Array
 from idensenet.errors import OptionError
 from idensenet.flow import Flow

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
-from idensenet.data.nominal import is_number
+from idensenet.columns.nominal import is_number
 from idensenet.data.store import Array
 from idensenet.errors import DataError
 from idensenet.sklearn.columns import column_names, first_look, with_codes

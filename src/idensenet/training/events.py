@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idensenet.errors import OptionError
+from idensenet.extras import needs
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -16,10 +16,8 @@ class Events:
     """Writes every number of a metrics entry as a scalar."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with needs("output.tensorboard"):
             import torch.utils.tensorboard  # noqa: F401
-        except ImportError:
-            raise OptionError("output.tensorboard needs TensorBoard; install it with 'pip install tensorboard'.") from None
         self.folder = folder
 
     @cached_property

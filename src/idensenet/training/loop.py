@@ -6,26 +6,28 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from idensenet.checkpoints import Progress
 from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.density import check_source
 from idensenet.data.source import Source
 from idensenet.errors import NonFiniteError, OptionError
-from idensenet.flow import Prepared
+from idensenet.extras import needs
+from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.precision import Precision
 from idensenet.training import compilation
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
-from idensenet.training.checkpoint import Progress
 from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import held_out, in_words
@@ -38,18 +40,20 @@ from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
 from idensenet.training.step import skipped, training_step
 
+Draw = Callable[[Flow, Source, Path], None]
 PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
 
 
 class Trainer:
-    """One process of a run."""
+    """One process of a run. After each evaluation, `draw` makes its picture: of a flow and its data, in a file."""
 
-    def __init__(self, config: Config, source: Source, run: RunFolder) -> None:
-        from lightning_fabric import Fabric
+    def __init__(self, config: Config, source: Source, run: RunFolder, draw: Draw | None = None) -> None:
+        with needs("Training a run"):
+            from lightning_fabric import Fabric
 
         t = config.train
         check_source(source, "float64" if t.precision == "64-true" else "float32")
-        self.config, self.source, self.run = config, source, run
+        self.config, self.source, self.run, self.draw = config, source, run, draw
         self.precision = Precision.of(t.precision, t.tf32)
         try:
             self.fabric = Fabric(
@@ -272,8 +276,8 @@ class Trainer:
         self.flow.eval()
         with self.average.swapped_in(self.flow):
             found = held_out(self.flow, self.source.test, self.config.train.eval_samples, self.ranks)
-            if self.rank == 0 and self.config.output.pictures:
-                self.picture(display)
+            if self.rank == 0 and self.config.output.pictures and self.draw is not None:
+                self.picture(display, self.draw)
         score = float(found.get("bits_per_dim", found["nats"]))
         if self.config.train.objective == "classification":
             score = -float(found["accuracy"])
@@ -283,12 +287,10 @@ class Trainer:
         self.fabric.barrier()
         return score
 
-    def picture(self, display: Display) -> None:
-        from idensenet.report.pictures import run_picture
-
+    def picture(self, display: Display, draw: Draw) -> None:
         try:
             self.run.pictures.mkdir(exist_ok=True)
-            run_picture(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
+            draw(self.flow, self.source, self.run.pictures / f"step-{self.progress.step:08d}.png")
         except Exception as error:  # no reason to end a run
             display.say(f"step {self.progress.step}: no picture can be made: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -93,3 +94,32 @@ def check_run(config: Config, source: Source) -> None:
     check("model.classes", m.classes)
     if m.classes is not None and m.classes < (source.classes or 0):
         raise OptionError(f"model.classes={m.classes} is too few: {source.name} has {source.classes} classes.")
+
+
+def fitted(config: Config, source: Source) -> Config:
+    """A recipe adapted to data of one's own: shape, levels, preprocessing, and a batch that is no larger than the data."""
+    check_run(config, source)
+    own = config.data.folder is not None or config.data.table is not None
+    d, m, t = config.data, config.model, config.train
+    if own:
+        names = tuple(source.table.names) if source.table is not None else source.columns
+        # by their names, whatever is used later, and divided in the same way, whatever is added later
+        d = dataclasses.replace(d, columns=names, split_at=source.split_at)
+        t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
+        m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
+        if source.table is not None:
+            m = dataclasses.replace(m, integers=source.table.integers, bounds=source.bounds or m.bounds)
+        if source.levels is None and m.preprocess == "none":
+            m = dataclasses.replace(m, preprocess="standardize")
+    if m.context != len(source.context):
+        raise OptionError(
+            f"The model is given {m.context} numbers, but there are {len(source.context)} columns of --data.context."
+        )
+    if m.shape != source.shape or (m.levels is None) != (source.levels is None):
+        raise OptionError(
+            f"The model is for samples of shape {m.shape} with {m.levels} levels, but {source.name} has {source.shape} with "
+            f"{source.levels}; choose another recipe, or set --model.shape and --model.levels."
+        )
+    fit = dataclasses.replace(config, data=d, model=m, train=t)
+    check_exact(fit)
+    return fit

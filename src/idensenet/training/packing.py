@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idensenet.checkpoints import Progress
 from idensenet.errors import CheckpointError, OptionError
 from idensenet.storage import compacted, load
-from idensenet.training.checkpoint import Progress, seal
+from idensenet.training.checkpoint import seal
 from idensenet.training.run import RunFolder
 
 FORMAT = "idensenet run 1"

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.categories import Categories
-from idensenet.data.grids import Grid, grid_of, tied_grid
-from idensenet.data.nominal import Value, categories_of, codes_of, is_nominal
-from idensenet.data.store import Array
+from idensenet.columns.categories import Categories
+from idensenet.columns.grids import Array, Grid, grid_of, tied_grid
+from idensenet.columns.nominal import Value, categories_of, codes_of, is_nominal
 from idensenet.errors import DataError, OptionError
 
 Pair = tuple[float | None, float | None]

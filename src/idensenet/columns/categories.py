@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.store import Array
+from idensenet.columns.grids import Array
 
 
 @dataclass(frozen=True)

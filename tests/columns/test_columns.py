@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris
 
-from idensenet.data.categories import Categories
-from idensenet.data.columns import Column, Columns
-from idensenet.data.grids import Grid, grid_of, tied_grid
+from idensenet.columns import Column, Columns
+from idensenet.columns.categories import Categories
+from idensenet.columns.grids import Grid, grid_of, tied_grid
 from idensenet.errors import DataError, OptionError
 
 RANDOM = np.random.default_rng(0)

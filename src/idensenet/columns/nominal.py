@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.data.store import Array
+from idensenet.columns.grids import Array
 from idensenet.errors import DataError
 
 MANY = 20  # categories from which a column that is unlike a few rows is taken for an identifier

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from idensenet.data.store import Array
+Array = np.ndarray[Any, Any]
 
 TIES = 2  # rows for each distinct value, on average, from which a column on a grid is taken for discrete
 FINER = 12  # how many steps the smallest gap between two values may have
