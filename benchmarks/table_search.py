@@ -59,6 +59,18 @@ TRIALS: dict[str, dict[str, Any]] = {
     "12 blocks, rate 4e-2, batch 80": {"blocks": 12, "learning_rate": 4e-2, "batch_size": 80},
     "12 blocks, rate 4e-2, 4 components": {"blocks": 12, "learning_rate": 4e-2, "components": 4},
     "12 blocks, rate 4e-2, depth 1": {"blocks": 12, "learning_rate": 4e-2, "depth": 1, "growth": 96},
+    # a third list, from what the second one gave
+    "8 blocks, rate 4e-2, batch 256": {"learning_rate": 4e-2, "batch_size": 256},
+    "12 blocks, rate 8e-2, batch 256": {"blocks": 12, "learning_rate": 8e-2, "batch_size": 256},
+    "12 blocks, rate 6e-2, batch 500": {"blocks": 12, "learning_rate": 6e-2, "batch_size": 500},
+    "12 blocks, rate 4e-2, batch 256, lipschitz 0.999": {
+        "blocks": 12,
+        "learning_rate": 4e-2,
+        "batch_size": 256,
+        "lipschitz": 0.999,
+    },
+    "12 blocks, rate 4e-2, batch 256, beta 20": {"blocks": 12, "learning_rate": 4e-2, "batch_size": 256, "beta": 20.0},
+    "10 blocks, rate 5e-2, batch 256": {"blocks": 10, "learning_rate": 5e-2, "batch_size": 256},
 }
 
 

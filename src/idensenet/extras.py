@@ -19,6 +19,7 @@ EXTRAS = {  # by the name that is imported
     "tensorboard": "tensorboard",
     "pyro": "pyro",
     "zuko": "zuko",
+    "sbi": "sbi",
 }
 
 
