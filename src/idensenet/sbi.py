@@ -62,7 +62,8 @@ class FlowEstimator(ConditionalDensityEstimator):  # type: ignore[misc]
             contexts = contexts.expand(len(rows), *contexts.shape).flatten(0, 1)
         else:
             contexts = self._embedded(conditions.flatten(0, 1))
-        return self.net.log_prob(rows.flatten(0, 1), context=contexts).view(len(rows), batch)
+        found: Tensor = self.net.log_prob(rows.flatten(0, 1), context=contexts)
+        return found.view(len(rows), batch)
 
     def loss(self, input: Tensor, condition: Tensor) -> Tensor:
         """The negative log-density, which training minimises.
