@@ -30,7 +30,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def ratios(rows: Table, turns: int) -> list[tuple[str, list[float]]]:
-    """Median processor times of each cell, over those of the first row."""
+    """Median processor time of each cell, divided by the cell of the first row."""
     for _, cells in rows:
         for cell in cells:
             cell()  # norms, allocations

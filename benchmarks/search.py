@@ -11,7 +11,7 @@
 
 Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). Of
 sizes, larger ones take fewer steps, so that all take about the same time. The last 5,000 training images are held out, and 300
-of them decide; nobody looks at the test images. Toy models are judged by 20,000 points with a seed of their own. Every
+of them decide; no trial sees a test image. Toy models are judged by 20,000 points with a seed of their own. Every
 trial adds a line to the record (`--record`, results/search.jsonl), and trials that are in it are not run again. Several
 processes may share a folder: each takes the next trial that nobody has begun.
 """

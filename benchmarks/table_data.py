@@ -1,4 +1,4 @@
-"""The tables of the benchmark: scikit-learn's five, and those of a folder."""
+"""The tables of the benchmark: scikit-learn's five, and the tables of a folder."""
 
 from __future__ import annotations
 

@@ -71,6 +71,10 @@ TRIALS: dict[str, dict[str, Any]] = {
     },
     "12 blocks, rate 4e-2, batch 256, beta 20": {"blocks": 12, "learning_rate": 4e-2, "batch_size": 256, "beta": 20.0},
     "10 blocks, rate 5e-2, batch 256": {"blocks": 10, "learning_rate": 5e-2, "batch_size": 256},
+    # for tables with more columns
+    "12 blocks, rate 1e-2, batch 256": {"blocks": 12, "learning_rate": 1e-2, "batch_size": 256},
+    "12 blocks, rate 2e-2, batch 256": {"blocks": 12, "learning_rate": 2e-2, "batch_size": 256},
+    "exact": {"log_det": "exact"},
 }
 
 

@@ -16,8 +16,8 @@ def oddness(
 ) -> dict[str, Tensor]:
     """Scores of samples, higher for odder ones.
 
-    `log_prob` are their log-densities and `reference` those of training data; `background` are log-densities of a background
-    model, `probabilities` the class probabilities of a hybrid one.
+    `log_prob` are their log-densities, `reference` log-densities of training data, `background` log-densities of a background
+    model, and `probabilities` class probabilities of a hybrid model.
 
     - log_density: -log p(x)
     - typicality: the distance of log p(x) from its mean over training data, in deviations
@@ -34,7 +34,7 @@ def oddness(
 
 
 class Auroc(NamedTuple):
-    """The chance that a sample of the other set is odder than one of the own, and an interval that covers it 19 times in 20."""
+    """The chance that a sample of the other set is odder than one of the model's own set, with a 95 % confidence interval."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Auroc(NamedTuple):
 def auroc(own: Tensor, other: Tensor) -> Auroc:
     """The area under the curve for scores of two sets, higher for odder, with the variance of DeLong et al. (1988).
 
-    The interval is that of a normal law for the log-odds; where the sets are apart altogether, that of the rule of three.
+    The interval assumes normal log-odds. Where the sets do not overlap, it follows the rule of three.
     """
     if len(own) < 2 or len(other) < 2:
         raise OptionError(f"An AUROC needs two samples of each set; there are {len(own)} and {len(other)}.")

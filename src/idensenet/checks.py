@@ -14,7 +14,7 @@ ROUNDING = 2**-10  # how far rounding may move a row inside a model, where devia
 
 
 def is_batched(x: object) -> bool:
-    """Whether a tensor is one that torch.func.vmap hands to a function, whose values nothing may look at."""
+    """Whether a tensor is one that torch.func.vmap hands to a function, whose values cannot be read."""
     asked = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
     return isinstance(x, Tensor) and asked is not None and bool(asked(x))
 

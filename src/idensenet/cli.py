@@ -16,7 +16,7 @@ COMMANDS = {
     "train": ("idensenet.commands.train", "train a recipe, or continue a run"),
     "evaluate": ("idensenet.commands.use", "score a model on held-out data"),
     "sample": ("idensenet.commands.use", "draw samples"),
-    "score": ("idensenet.commands.score", "how odd your own data is, and how well it is told from another set"),
+    "score": ("idensenet.commands.score", "how odd your own data is, and how well the model separates it from another set"),
     "reconstruct": ("idensenet.commands.use", "send data there and back"),
     "certify": ("idensenet.commands.use", "guaranteed Lipschitz bounds"),
     "report": ("idensenet.commands.use", "write the page of a run"),

@@ -84,7 +84,7 @@ class Flow(nn.Module):
     levels - 1; dequantisation is part of the flow, so that a log-density counts every term from the integers on. With a
     `dequantizer` the noise is learned, and a log-density is a lower bound on average over the noise.
 
-    With `context`, it is a density p(x | c) for each vector c of so many numbers, and everything that looks at data takes a
+    With `context`, it is a density p(x | c) for each vector c of so many numbers, and every method that takes data takes a
     `context` with it: [batch, context], or one vector for all.
 
     With `integers`, these columns of x hold whole numbers, and p(x) is a density in the other columns times the probability of
@@ -100,7 +100,7 @@ class Flow(nn.Module):
     Args:
         body: The bijection from preprocessed data to latents.
         shape: Shape of a sample.
-        latent_shape: Shape of a latent code; that of a sample by default.
+        latent_shape: Shape of a latent code; by default the shape of a sample.
         preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
         levels: Number of integer levels of a pixel; None for real numbers.
         context: Length of the context vector; 0 for an unconditional density.
@@ -159,7 +159,7 @@ class Flow(nn.Module):
         check_tensor(x, shape, self.device, what)
 
     def _check_float(self, x: Tensor, what: str, look: bool = False) -> None:
-        # a look at the values makes the host wait for an accelerator, so in training that is left to the trainer
+        # checking values makes the host wait for an accelerator, so in training the trainer does it
         check_float(x, self.dtype, what, look=look or not self.training)
 
     def _check_computed(self, x: Tensor, what: str, *results: Tensor) -> None:
@@ -179,7 +179,7 @@ class Flow(nn.Module):
             check_levels(x, self.levels, look=not self.training)
 
     def _check_start(self, x: Tensor, context: Tensor | None) -> None:
-        """What sets the state of a model for good is looked at in training too."""
+        """Check data that initialises a model. Its values are checked in training mode as well."""
         self._check_data(x, False)
         if len(x) == 0:
             raise ShapeError(f"A model learns nothing from an empty batch, {tuple(x.shape)}; call this with data.")
@@ -325,7 +325,7 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, Before, Call]:
         """The input of the body, the terms so far, and the call for the body.
 
-        `sample` counts draws of the noise, and `draw` those of the body.
+        `sample` counts draws of the noise, and `draw` counts draws of probe vectors in the body.
         """
         self._check_data(x, dequantized)
         draws, noise = self._draws(x, generator), None

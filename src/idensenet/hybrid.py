@@ -34,7 +34,7 @@ class Head(nn.Module):
 
 
 class VectorHead(nn.Module):
-    """A linear map and a ReLU beside the vector itself: [dims] -> [dims + hidden]."""
+    """Concatenates a vector with a linear map and a ReLU of it: [dims] -> [dims + hidden]."""
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class HybridFlow(Flow):
     Args:
         body: The chain of scales.
         shape: Shape of a sample.
-        latent_shape: Shape of a latent code; that of a sample by default.
+        latent_shape: Shape of a latent code; by default the shape of a sample.
         preprocess: A fixed bijection in front of the body, such as a logit or a standardisation.
         levels: Number of integer levels of a pixel; None for real numbers.
         context: Length of the context vector; 0 for an unconditional density.

@@ -121,7 +121,7 @@ def check_log_det(
         x: Samples in float64.
         series: f.
         draws: Number of draws for a stochastic estimator; its error shrinks as one over their square root.
-        bias: What is allowed beside five standard errors, relative; the truncation of a biased estimator.
+        bias: Relative error that is allowed in addition to five standard errors, for the truncation of a biased estimator.
 
     Raises:
         AssertionError: Something differs; the message says what and by how much.

@@ -187,7 +187,7 @@ def _with(flow: Flow, method: LogDet) -> None:
 
 
 def evaluation(size: Size, machine: Machine) -> Iterator[Row]:
-    """Log-densities of images from a trained model against twenty terms; errors against those of the same probes in full."""
+    """Log-densities of images from a trained model against twenty terms; errors against the full series, same probes."""
     flow, x = _trained(size)
 
     def score(method: LogDet) -> Callable[[], Tensor]:
@@ -203,7 +203,7 @@ def evaluation(size: Size, machine: Machine) -> Iterator[Row]:
     right = score(SeriesLogDet(200))()
     error = {name: float((run() - right).square().mean().sqrt()) for name, run in work.items()}
     for name, title in (("krylov", "from a Krylov space, the default"), ("adaptive", "adaptive series")):
-        note = f"error {error[name]:.2g} bits/dim; that of 20 terms is {error['twenty']:.2g}"
+        note = f"error {error[name]:.2g} bits/dim; 20 terms have {error['twenty']:.2g}"
         what = f"log-density of {size.digits} digits, {title}"
         yield timed_row(what, times[name], "ms", "20 terms", times["twenty"], notes=(note,))
 

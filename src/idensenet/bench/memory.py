@@ -1,4 +1,4 @@
-"""Peak memory of one training step above the idle process: a program, because a peak is that of a whole process."""
+"""Peak memory of one training step above the idle process: a program, because peak memory belongs to a whole process."""
 
 from __future__ import annotations
 

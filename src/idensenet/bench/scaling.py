@@ -67,7 +67,7 @@ def scaling(repeats: int = 3, small: bool = False) -> Iterator[Row]:
 
 
 def memory_over_blocks(blocks: Sequence[int], batch: int) -> Row:
-    """Peak memory of a memory-saving step against the number of blocks, and the slope beside what a block has to keep."""
+    """Peak memory of a memory-saving step against the number of blocks, and the slope next to what a block has to keep."""
     saving = {**IMAGES, **SAVING}
     found = [memory.measure_apart(RECIPE, {**saving, "blocks": [n] * 3}, batch, tight=True) for n in blocks]
     points = tuple((float(3 * n), each["above"]) for n, each in zip(blocks, found, strict=True))

@@ -80,7 +80,7 @@ class Columns:
 
     @classmethod
     def nominal_of(cls, table: Sequence[Any], names: Sequence[str], dtypes: Sequence[str], categorical: Names) -> Columns:
-        """The first look at a table: which columns are nominal.
+        """Find the nominal columns of a table.
 
         Args:
             table: The columns, as arrays or as columns of a data frame.
@@ -169,7 +169,7 @@ class Columns:
         return ", ".join(f"{self.columns[i].name!r}{grids.get(i, '')}" for i in self.of(*kinds))
 
     def bounds(self, x: Array, bounds: Mapping[Any, Pair]) -> tuple[Pair, ...]:
-        """A pair of bounds for each number that a flow models, after a look at the rows; nothing if no column has any.
+        """A pair of bounds for each number that a flow models, checked against the rows; empty if no column has bounds.
 
         The bounds of a column on a grid are possible values themselves; others lie strictly between theirs.
 

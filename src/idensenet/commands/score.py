@@ -179,7 +179,8 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
         summary[name] = area._asdict()
     Console().print(table)
     write_atomically(out, json.dumps(summary, indent=1) + "\n")
-    print(f"1 tells them apart always, 0.5 is chance, below it the other set looks less odd than the own one; written to {out}")
+    print("1 separates them perfectly, 0.5 is chance; below 0.5 the other data look more typical than the model's own.")
+    print(f"written to {out}")
 
 
 # What is scored

@@ -33,7 +33,7 @@ from idensenet.training.sources import model_and_source
 
 
 def _output_folder(run: str) -> Path:
-    """Results go beside the run, or here for a model that comes with the package."""
+    """Results go into the folder of the run, or into the current folder for a model of the package."""
     return Path(run) if RunFolder(run).exists() else Path()
 
 

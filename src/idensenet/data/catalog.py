@@ -56,14 +56,12 @@ def open_source(
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table.
 
-    `size` and `channels` shape the images of a folder. `columns` chooses those of a table, `context` those of them that are
-    given, and `weight` the one that says how much a row counts; for `discrete`, `categorical`, `bounds` and `known` see
-    `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the name of a file
-    unless `split` is "position", and at `split_at` if another source was divided there. Published sets are divided as they were
-    published. `root` is where data is kept, and `text` says how CSV files are written.
-
-    >>> open_source("digits").shape
-    (1, 8, 8)
+    `size` and `channels` shape the images of a folder. `columns` names the columns of a table to use, `context` the columns
+    that are given, and `weight` the column that says how much a row counts; for `discrete`, `categorical`, `bounds` and
+    `known` see `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the
+    name of a file unless `split` is "position", and at `split_at` if another source was divided there. Published sets are
+    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written. >>>
+    open_source("digits").shape (1, 8, 8)
     """
     if folder is not None and table is not None:
         raise OptionError(f"Both a folder ({folder}) and a table ({table}) are given; data comes from one place.")

@@ -134,9 +134,7 @@ def verify(train: Split, test: Split, where: Path) -> None:
     """Refuse anything but the published data set, to the bit."""
     for name, split in (("train", train), ("test", test)):
         if split.x.shape[1:] != (3, 32, 32) or split.y is None or split.y.min() < 0 or split.y.max() > 9:
-            raise DataError(
-                f"{where} holds samples of shape {split.x.shape[1:]}; those of CIFAR-10 are (3, 32, 32), labelled 0 to 9."
-            )
+            raise DataError(f"{where} holds samples of shape {split.x.shape[1:]}; CIFAR-10 has (3, 32, 32), labelled 0 to 9.")
         for key, array in ((name, split.x), (f"{name}_labels", split.y.astype(np.uint8))):
             digest = hashlib.sha256()
             for rows in chunks(array):

@@ -1,7 +1,7 @@
 """ImageNet32: ImageNet shrunk to 32 x 32 pixels. Two different data sets go by this name, and papers mix them up.
 
-Numbers on one are not comparable with numbers on the other. They are told apart by their counts, and every report says
-which one it was. A copy is converted once, chunk by chunk, and read through a memory map from then on. Neither has a
+Numbers on one are not comparable with numbers on the other. Their counts differ, and every report names
+the one that was used. A copy is converted once, chunk by chunk, and read through a memory map from then on. Neither has a
 published checksum of its content, so counts and shapes are all that can be verified, which is said too.
 """
 
@@ -46,7 +46,7 @@ def open_imagenet32(root: Path) -> Source:
     variant = variant_of(len(train), len(test), root / NAME)
     for split in (train, test):
         if split.x.shape[1:] != (3, 32, 32):
-            raise DataError(f"{root / NAME} holds samples of shape {split.x.shape[1:]}; those of ImageNet32 are (3, 32, 32).")
+            raise DataError(f"{root / NAME} holds samples of shape {split.x.shape[1:]}; ImageNet32 has (3, 32, 32).")
     return Source(
         NAME,
         train,

@@ -33,7 +33,7 @@ class Layout:
 
 
 def find_layout(path: Path) -> Layout:
-    """What a folder holds, looked for by name, also one or two folders further down."""
+    """Find the files of a layout by name, in a folder or up to two levels below it."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder; unpack ImageNet32 and give the folder that its files are in.")
     for ending in ("", ".npz"):
@@ -128,7 +128,7 @@ def _npz(file: Path) -> Chunks:
 
 def _check_size(file: Path, size: tuple[int, int]) -> None:
     if size != (32, 32):
-        raise DataError(f"The image {file} has {size[0]} x {size[1]} pixels; those of ImageNet32 have 32 x 32.")
+        raise DataError(f"The image {file} has {size[0]} x {size[1]} pixels; images of ImageNet32 have 32 x 32.")
 
 
 def _images(folder: Path) -> Chunks:

@@ -81,7 +81,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set. `shape` is that of a sample, `levels` the number of integer levels of a pixel (None: real numbers).
+    """A data set. `shape` is the shape of a sample, `levels` the number of integer levels of a pixel (None: real numbers).
 
     `stream` is set for toy sets, which are drawn without end; their `train` is then a fixed sample for statistics.
     Of a table, `table` says what its columns are, `columns` and `context` name the numbers that a flow takes, and `bounds` has

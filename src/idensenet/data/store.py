@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 4096
 
 
 def missing(name: str, root: Path) -> MissingDataError:
-    """The answer to a data set that is not on disk: where it was looked for, and the command that puts it there."""
+    """The answer to a data set that is not on disk: which folder was searched, and the command that downloads it."""
     return MissingDataError(
         f"There is no {name} in {root}; download it with `idensenet data {name} --root {root}`, "
         f"or import a copy with `idensenet data {name} --root {root} --from FILE_OR_DIR`."

@@ -23,7 +23,7 @@ NEVER = 1 << 40
 class AdaptiveLogDet(ProbedLogDet):
     """Terms for certain until one falls below `tolerance` nats per dimension, then N more by roulette.
 
-    The stop looks at the term |v' J^k v| / k and at |(J')^k v| / k, the size a term has by chance, and depends on the probe
+    The stopping rule uses the term |v' J^k v| / k and |(J')^k v| / k, the typical size of a term, and depends on the probe
     only. Given the probe, the draw of N is independent of all else, so for every probe the expectation is the whole series.
     After `max_terms` the roulette starts in any case.
 

@@ -55,8 +55,8 @@ def log_corner(H: Tensor) -> Tensor:
 class KrylovLogDet(ProbedLogDet):
     """Steps until the value changes by less than `tolerance` nats per dimension, or `max_steps`.
 
-    A value has an error of about the tolerance: less than the spread of its probe by far, but not zero on average, as that of
-    the roulette is. The gradient is unbiased.
+    The value has an error of about the tolerance. It is far below the spread over probes, but it is a bias, which the roulette
+    estimator does not have. The gradient is unbiased.
 
     Args:
         tolerance: Error at which a sample stops, in nats per dimension.

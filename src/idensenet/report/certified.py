@@ -1,4 +1,4 @@
-"""The certificate of a run, kept beside it: that of a large model takes a while."""
+"""The certificate of a run, kept in its folder, because a large model takes a while to certify."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a figure; the same as those of the page around it."""
+    """Colours of a figure, equal to the colours of the page around it."""
 
     paper: str
     ink: str

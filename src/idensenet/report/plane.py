@@ -26,7 +26,7 @@ def _range(values: Tensor, margin: float = 0.1) -> tuple[float, float]:
 
 
 def frame_of(points: Tensor) -> Frame:
-    """The part of the plane to show: that of the toy sets, or where the data is."""
+    """The part of the plane to show: a fixed square for toy sets, otherwise where the data is."""
     left, right = _range(points[:, 0])
     bottom, top = _range(points[:, 1])
     fits = max(map(abs, (left, right, bottom, top))) <= 6 and max(right - left, top - bottom) > 2

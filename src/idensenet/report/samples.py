@@ -1,4 +1,4 @@
-"""The section of samples beside real data."""
+"""The section with samples next to real data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_POINTS = 10_000
 
 
 def samples(story: Story) -> str:
-    title = "Samples beside real data" if story.source else "Samples"
+    title = "Samples next to real data" if story.source else "Samples"
     said = f"<p>The data is not there any more, so it is not shown: {escape(story.missing)}</p>" if story.source is None else ""
     try:
         body = _images(story) if story.flow.levels is not None else _points(story)

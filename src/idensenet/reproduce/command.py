@@ -1,4 +1,4 @@
-"""idensenet reproduce: a table or figure of the paper, beside ours."""
+"""idensenet reproduce: a table or figure of the paper, next to ours."""
 
 from __future__ import annotations
 

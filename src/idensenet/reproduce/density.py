@@ -1,4 +1,4 @@
-"""Density estimation on images, at equal steps and at equal time; real images beside samples."""
+"""Density estimation on images, at equal steps and at equal time, with real images next to samples."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _density(work: Work) -> Result:
         claims,
         (
             seeds_in_words(work.budget),
-            f"Equal time compares the first run of each model; its error is that of the last step on {count} images.",
+            f"Equal time compares the first run of each model; its error is for the last step, over {count} images.",
         ),
         lambda: curves_figure("density estimation", at),
     )

@@ -1,4 +1,4 @@
-"""What an experiment is: the runs it needs, what it makes of them, and how its numbers stand beside the paper's."""
+"""What an experiment is: the runs it needs, what it makes of them, and how its numbers compare with the paper's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGETS = {
 
 
 def judges(budget: str) -> bool:
-    """Whether results of a budget say anything about the paper; those of seconds only show that the experiment works."""
+    """Whether results of a budget say anything about the paper. A budget of seconds only shows that the experiment works."""
     return budget != "smoke"
 
 

@@ -126,7 +126,7 @@ def paired(text: str, better: Tensor, worse: Tensor, seeds: float = 0.0) -> Clai
     return lower(text, float(difference.mean()), error, "bits/dim")
 
 
-ONE_SEED = "One run of each model; errors are over held-out images, and those of differences are paired."
+ONE_SEED = "One run of each model; errors are over held-out images, and paired for differences."
 
 
 def seeds_in_words(budget: str) -> str:

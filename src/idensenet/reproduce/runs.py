@@ -42,7 +42,7 @@ def wanted(plan: Plan, data: str, extra: Sequence[str] = ()) -> list[str]:
 
 
 def check_extra(plans: Sequence[Plan], extra: Sequence[str]) -> None:
-    """Options for the runs that nobody knows, or that no run could take, are told before anything is trained."""
+    """Reject options for the runs that are unknown, or that no run takes, before anything is trained."""
     if extra and not plans:
         raise OptionError(f"Nothing is trained here, so nobody takes the options after ' -- ' ({shlex.join(extra)}).")
     for plan in plans[:1] if extra else ():

@@ -185,7 +185,7 @@ def _toy(work: Work) -> Result:
     notes = (
         "Trained with an unbiased estimate of the log-determinant, two terms for certain and the rest by roulette with the "
         "reference code's law, geometric with p = 0.5; toy-best with the exact one. All are evaluated exactly.",
-        "The score is that of the last step, not of the best evaluation. Errors are over points and, with several runs, seeds.",
+        "The last step is scored, not the best evaluation. Errors are over points and, with several runs, seeds.",
         "The paper does not say which step its scores are of; the reference code keeps the best of its test batches.",
     )
     return Result(tuple(tables), tuple(claims), notes)

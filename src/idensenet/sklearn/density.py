@@ -46,7 +46,7 @@ class FlowDensity(DensityMixin, FlowEstimator):  # type: ignore[misc]
 
         Args:
             X: Rows, as an array or a data frame.
-            y: Not looked at.
+            y: Ignored.
             sample_weight: How much each row counts; all the same by default. A row of weight two counts as two equal rows.
             context: A row for each of X, which makes it a density of X given the context.
         """

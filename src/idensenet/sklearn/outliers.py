@@ -40,7 +40,7 @@ class FlowOutlierDetector(OutlierMixin, FlowEstimator):  # type: ignore[misc]
         self.contamination = contamination
 
     def fit(self, X: ArrayLike, y: object = None, *, context: ArrayLike | None = None) -> Self:
-        """Fit to the rows of X, some of which may be outliers themselves; `y` is not looked at."""
+        """Fit to the rows of X, some of which may be outliers themselves; `y` is ignored."""
         if not 0 < self.contamination <= 0.5:
             raise OptionError(f"contamination={self.contamination!r} must lie in (0, 0.5].")
         x: Array = checked_rows(self, X)

@@ -83,7 +83,7 @@ class Solution:
         elif growth >= 1:
             text += f"; g is not contractive (a step multiplied the residual by {growth:.3g}), see certify()."
         elif not torch.isfinite(self.residual[bad]).all():
-            text += "; a value that is NaN or infinite cannot be inverted, look at the input and at the weights."
+            text += "; a value that is NaN or infinite cannot be inverted; check the input and the weights."
         else:
             text += "; allow more steps (max_steps) or a larger tolerance (tol)."
         raise ConvergenceError(text)

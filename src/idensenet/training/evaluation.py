@@ -44,7 +44,7 @@ def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> floa
 
 
 def first_rows(split: Split, limit: int | None = None) -> np.ndarray[Any, Any]:
-    """The rows that an evaluation of at most so many samples looks at."""
+    """The indices of the first rows, at most `limit`, which an evaluation scores."""
     return np.arange(len(split) if limit is None else min(limit, len(split)))
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard events, beside metrics.jsonl, for those who ask."""
+"""TensorBoard events, in addition to metrics.jsonl, if you ask for them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """As shells count it; that of an interrupt where another process was the one that was asked."""
+        """128 plus the number of the signal, as shells count; SIGINT if another process received the signal."""
         return 128 + (self.signal or signal.SIGINT)
 
 

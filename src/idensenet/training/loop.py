@@ -342,7 +342,7 @@ class Trainer:
                     due = number % s.save_every == 0 or (score is not None and self.config.train.save_every is None)
                     if due or finished:
                         self.save(score)
-                    began += time.monotonic() - paused  # samples per second are those of training
+                    began += time.monotonic() - paused  # samples per second count training only
                     self.since = time.monotonic()
         finally:
             display.close()

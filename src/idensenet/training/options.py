@@ -63,7 +63,7 @@ def accelerator_of(name: str) -> str:
 
 def check_exact(config: Config) -> None:
     """Whether there is room for the whole Jacobians that an exact log-determinant of images takes."""
-    if len(config.model.shape) != 3:  # those of dense blocks on columns are as wide as their activations
+    if len(config.model.shape) != 3:  # on columns, a Jacobian is no wider than the activations
         return
     numbers = math.prod(config.model.shape)
     for name, batch in (("method", config.train.batch_size), ("eval_method", 100)):

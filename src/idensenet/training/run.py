@@ -24,7 +24,7 @@ from idensenet.plainyaml import parse_yaml
 from idensenet.provenance import commit
 from idensenet.training.checkpoint import Checkpoints
 
-# what a run, its evaluation, its report and reproductions write; a folder may hold other things, even beside the pictures
+# what a run, its evaluation, its report and reproductions write; a folder may hold other things, even next to the pictures
 OWN = (
     *("config.yaml", "data.json", "metrics.jsonl", "best.json", "certificate.json", "evaluation.json", "report.html"),
     *("checkpoints/step-*", "checkpoints/aside-*", "checkpoints/.part-*"),
@@ -131,7 +131,7 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'config.yaml'} is damaged: {error}") from error
 
     def options(self) -> tuple[Config, str]:
-        """The options to continue with, and a sentence if config.yaml is damaged and they are those of a checkpoint."""
+        """The options to continue with, and a sentence if config.yaml is damaged and a checkpoint supplied them."""
         try:
             return self.config(), ""
         except CheckpointError as error:

@@ -25,7 +25,7 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainConfig, batches_per_epoch: int | None) -> Schedule:
-        """`batches_per_epoch` counts those of all ranks and accumulations as one step's; None for data without end."""
+        """`batches_per_epoch` counts the batches of all ranks and accumulations of a step once; None for endless data."""
         if config.max_steps is not None:
             steps = config.max_steps
         elif batches_per_epoch is None:
