@@ -60,8 +60,10 @@ def open_source(
     that are given, and `weight` the column that says how much a row counts; for `discrete`, `categorical`, `bounds` and
     `known` see `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the
     name of a file unless `split` is "position", and at `split_at` if another source was divided there. Published sets are
-    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written. >>>
-    open_source("digits").shape (1, 8, 8)
+    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written.
+
+    >>> open_source("digits").shape
+    (1, 8, 8)
     """
     if folder is not None and table is not None:
         raise OptionError(f"Both a folder ({folder}) and a table ({table}) are given; data comes from one place.")
