@@ -21,8 +21,18 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "at least 0 and below 2^63": lambda value: 0 <= value < 1 << 63,
 }
 TRAIN = {
-    "at least 1": ("batch_size", "accumulate", "devices", "log_every", "eval_every", "eval_samples", "save_every", "threads"),
-    "positive and finite": ("epochs", "lr", "clip"),
+    "at least 1": (
+        "batch_size",
+        "accumulate",
+        "devices",
+        "num_nodes",
+        "log_every",
+        "eval_every",
+        "eval_samples",
+        "save_every",
+        "threads",
+    ),
+    "positive and finite": ("epochs", "lr", "clip", "timeout"),
     "finite and not negative": ("weight_decay", "warmup_steps"),
     "between 0 and 1": ("warmup", "average", "concatenation_from"),
     "at least 0 and below 1": ("betas",),
