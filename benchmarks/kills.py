@@ -19,6 +19,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import lightning_fabric  # noqa: F401
@@ -133,6 +135,12 @@ class Life:
     def running(self) -> bool:
         return None in self.codes()
 
+    def training(self, pids: Iterable[int]) -> set[int]:
+        """Which of these, and of the children of launchers, train and have not ended."""
+        launchers = {*self.started} if self.real and self.setting == "two nodes" else set()
+        self.codes()  # what has ended is forgotten by the system
+        return {pid for pid in {*pids, *(child for each in launchers for child in children(each))} - launchers if alive(pid)}
+
     def kill(self, chance: random.Random) -> str:
         """Kill one process, or a node with its launcher; wait for the others. Returns what was killed."""
         nodes = self.nodes()
@@ -140,14 +148,19 @@ class Life:
         rank = chance.randrange(2)
         victims = nodes[rank] if chance.random() < 0.5 else nodes[rank][-1:]
         for pid in victims:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + LONGEST
-        while self.running() or any(map(alive, everybody)):
+        deadline, left = time.monotonic() + LONGEST, everybody
+        while left := self.training(left):
             if time.monotonic() > deadline:
-                raise SystemExit(f"processes {[pid for pid in everybody if alive(pid)]} go on without the one that was killed")
+                raise SystemExit(f"processes {sorted(left)} go on without the one that was killed:\n{self.said.read_text()}")
+            time.sleep(0.05)
+        # a launcher whose partner is gone waits for minutes before it gives up; no training process does
+        for pid in self.started:
+            if self.running():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        while self.running():
             time.sleep(0.05)
         return f"rank {rank}{' and its launcher' if len(victims) > 1 else ''}"
 

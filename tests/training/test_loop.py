@@ -79,7 +79,7 @@ def test_a_batch_has_the_same_noise_whichever_process_computes_it(tmp_path):
     for trainer in (one, two):
         trainer.flow.train()
     for rank in (0, 1):
-        two.batches = Batches(two.source, 4, config.train.seed, rank, world=2)
+        two.rank, two.world, two.batches = rank, 2, Batches(two.source, 4, config.train.seed, rank, world=2)
         share = one.loss(3, rank, one.flow.prepare())
         assert torch.equal(2 * share, two.loss(3, 0, two.flow.prepare()))
     assert not torch.equal(one.loss(3, 0, one.flow.prepare()), one.loss(3, 1, one.flow.prepare()))
