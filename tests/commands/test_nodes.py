@@ -240,6 +240,24 @@ def test_a_node_with_other_data_or_without_data_ends_the_run(tmp_path):
         assert not (tmp_path / f"{number}-1" / "run").exists()  # rank 0 writes
 
 
+def test_a_command_that_a_launcher_starts_again_continues_its_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [*TRAIN, "--train.max_steps", "4"]
+    assert main([*words, "--stop-after", "2"]) == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert main(words) == 2  # other words began the run that is there
+    assert "already holds a run" in capsys.readouterr().err
+    assert main([*words, "--stop-after", "3"]) == 2
+    (tmp_path / "run").rename(tmp_path / "old")
+    assert main(words) == 0  # there was nothing yet
+    before = losses(tmp_path)
+    assert main(words) == 0
+    assert "steps 4 to 4" in capsys.readouterr().out
+    assert losses(tmp_path) == before
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
+    assert main(words) == 2
+
+
 def test_python_runs_the_package_as_a_program():
     done = subprocess.run([sys.executable, "-m", "idensenet", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("0.")

@@ -74,8 +74,8 @@ class World:
             found = cls(*_of_slurm(), "SLURM")
         elif train.num_nodes > 1 and "MASTER_ADDR" not in os.environ:
             raise OptionError(
-                f"train.num_nodes={train.num_nodes}, but nothing says where the nodes meet; start with torchrun or srun, or "
-                "set MASTER_ADDR, MASTER_PORT and NODE_RANK on every node."
+                f"train.num_nodes={train.num_nodes}, but nothing says where the nodes meet; start with torchrun or srun, "
+                "set MASTER_ADDR, MASTER_PORT and NODE_RANK on every node, or give --train.num_nodes 1 to use this one alone."
             )
         else:
             return cls(train.num_nodes, train.devices)
