@@ -28,7 +28,7 @@ PACKED = "run.safetensors"
 MODEL_FILES = ["model.json", "model.safetensors"]
 OTHERS = [None, True, False, -1, 0, 3, 1 << 40, 1 << 70, 1.5, float("nan"), float("inf"), "", "x", "/dev/zero", [], {}]
 OTHERS += [[1], {"a": 1}, [[[]]], ["x", "y"], [None, 1 << 40], "9" * 5000]
-PROCESSES = ("devices", "accelerator")  # more of them would start this test again
+PROCESSES = ("devices", "num_nodes", "accelerator")  # more of them would start this test again
 WORDS = [
     "train",
     "toy-idensenet",

@@ -20,7 +20,7 @@ RANKS = (  # a module imports from its own line and from those above it; every o
     ("explore",),
     ("commands",),
     ("reproduce",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 CORE = {"torch", "numpy", "safetensors", "yaml"}
 BROUGHT = {"cycler": "matplotlib", "pandas": "a data frame that a user hands in"}  # by what is there already

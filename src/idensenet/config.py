@@ -215,7 +215,13 @@ class TrainConfig:
     seed: int = 0
     """Seed of initial weights, data order, noise and probe vectors."""
     devices: int = 1
-    """Number of devices, each with a process of its own."""
+    """Number of devices of a node, each with a process of its own; torchrun and srun decide it themselves."""
+    num_nodes: int = 1
+    """Number of machines; torchrun and srun decide it themselves."""
+    timeout: float = 10.0
+    """Minutes that processes wait for each other before the run ends; checkpoints and reports must take less."""
+    requeue: bool = True
+    """Put a SLURM job back into the queue after SIGTERM or a warning signal (SIGUSR1, SIGUSR2), once a checkpoint is saved."""
     accelerator: str = "auto"
     """Kind of device: auto, cpu or cuda."""
     compile: str = "auto"
@@ -236,6 +242,11 @@ class TrainConfig:
     """Number of held-out samples in such an evaluation."""
     save_every: int | None = None
     """Number of steps between two checkpoints; by default one at each evaluation, and at least every 1000 steps."""
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of all processes whose gradients are averaged for one step."""
+        return self.accumulate * self.devices * self.num_nodes
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ class StorageError(OSError):
     """A file cannot be read or written: the disk is full, or gone."""
 
 
+class LostProcessError(ConnectionError):
+    """Another process of a run has ended, or cannot be reached."""
+
+
 class MissingDataError(DataError):
     """A data set is not on disk."""
 

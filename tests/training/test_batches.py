@@ -47,6 +47,16 @@ def test_a_stream_gives_every_rank_and_step_its_own_points():
     assert not torch.equal(a(3)[0], b(3)[0])
 
 
+@pytest.mark.parametrize("source", [numbered(24), toy_source()])
+def test_one_process_that_accumulates_has_the_batches_of_two(source):
+    one = Batches(source, 4, seed=0)
+    for rank in (0, 1):
+        two = Batches(source, 4, seed=0, rank=rank, world=2)
+        for number in range(5):
+            assert two.among_all(number) == 2 * number + rank
+            assert torch.equal(two(number).x, one(2 * number + rank).x)
+
+
 def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(OptionError, match="101 is more than the 100"):
         Batches(finite_source(), 101, 0)

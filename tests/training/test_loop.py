@@ -10,6 +10,7 @@ from idensenet.errors import NonFiniteError, OptionError
 from idensenet.report.pictures import run_picture
 from idensenet.storage import load
 from idensenet.training import compilation, loop
+from idensenet.training.batches import Batches
 from idensenet.training.display import Quiet
 from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
@@ -69,6 +70,21 @@ def test_the_concatenation_is_frozen_until_its_step(tmp_path):
     assert any(not torch.equal(k, torch.ones(2, 2)) for k in weights)
 
 
+def test_a_batch_has_the_same_noise_whichever_process_computes_it(tmp_path):
+    config = recipe("digits-idensenet").config.replace(
+        blocks=(1,), growth=8, train={"batch_size": 4, "accumulate": 2, "max_steps": 9}, data={"crop": True}
+    )
+    one = new_run(tmp_path / "one", config, image_source())
+    two = new_run(tmp_path / "two", config.replace(train={"accumulate": 1}), image_source())
+    for trainer in (one, two):
+        trainer.flow.train()
+    for rank in (0, 1):
+        two.rank, two.world, two.batches = rank, 2, Batches(two.source, 4, config.train.seed, rank, world=2)
+        share = one.loss(3, rank, one.flow.prepare())
+        assert torch.equal(2 * share, two.loss(3, 0, two.flow.prepare()))
+    assert not torch.equal(one.loss(3, 0, one.flow.prepare()), one.loss(3, 1, one.flow.prepare()))
+
+
 def test_accumulating_two_batches_is_the_mean_of_their_gradients(tmp_path):
     together = new_run(tmp_path / "a", toy_config(accumulate=2, batch_size=16, clip=None))
     together.step(0, StopRequest())
@@ -88,6 +104,7 @@ def poison(trainer, steps):
         x, *rest = draw(number)
         return (x * float("nan") if number in steps else x), *rest
 
+    batches.among_all, batches.per_epoch = trainer.batches.among_all, trainer.batches.per_epoch
     trainer.batches = batches
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import image_source
 
+from idensenet.errors import LostProcessError
 from idensenet.storage import load
 from idensenet.training.evaluation import first_rows, score_rows, summary
 from idensenet.training.ranks import Ranks
@@ -51,3 +52,25 @@ def test_the_shares_of_all_processes_are_of_one_length_and_their_rows_come_in_or
     together = np.concatenate(shares)
     assert together[:n].tolist() == list(range(n))
     assert together.max() < n
+
+
+def of_two(all_reduce):
+    return Ranks(SimpleNamespace(global_rank=1, world_size=2, all_reduce=all_reduce))
+
+
+def test_a_request_to_stop_holds_for_all_from_the_next_step_on():
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.ones(3)
+    ranks = of_two(lambda value, reduce_op: value / 2)  # the other one has no gradient and was not asked
+    assert not ranks.average_gradients([weight], asked=True)
+    assert weight.grad.tolist() == [0.5] * 3
+    assert ranks.average_gradients([weight], asked=False)
+    assert not ranks.average_gradients([weight], asked=False)
+
+
+def test_what_goes_wrong_between_processes_is_one_kind_of_error():
+    def closed(value, reduce_op):
+        raise RuntimeError("[gloo/pair.cc:1] Connection closed by peer [10.0.0.1]:80. This is typical")
+
+    with pytest.raises(LostProcessError, match=r"^Rank 1 of 2 has lost .* \(Connection closed by peer \[10.0.0.1\]:80\)$"):
+        of_two(closed).mean(torch.zeros(()))

@@ -13,15 +13,15 @@ import torch
 from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, recipes
-from idensenet.errors import OptionError, StorageError
+from idensenet.errors import CheckpointError, LostProcessError, OptionError, StorageError
 from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
-from idensenet.threads import suited_to
+from idensenet.threads import set_by_user, suited_to, threads_for
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, fitted
-from idensenet.training.processes import ending_together
 from idensenet.training.run import RunFolder
 from idensenet.training.sources import by_name, data_notes, known_columns, source_of
+from idensenet.training.world import World, leaving_in_order, restarted
 
 COMMON = (
     "config",
@@ -43,6 +43,7 @@ COMMON = (
     "train.schedule",
     "train.seed",
     "train.devices",
+    "train.num_nodes",
     "train.precision",
     "train.memory",
     "output.dir",
@@ -59,35 +60,52 @@ def start(
     stop_after: int | None = None,
 ) -> int:
     """Train, in a new folder or from a checkpoint."""
-    source = source_of(config, known_columns(resume))
-    run = resume or RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
-    trainer = Trainer(fitted(config, source), source, run, run_picture)
-    with run.locked() if trainer.rank == 0 else nullcontext(), ending_together(trainer.fabric), _threads(trainer):
-        try:
-            return _locked(trainer, recipe, command, resume is not None, step, stop_after)
-        except OSError as error:
-            raise StorageError(_after_failed_write(run, error)) from error
+    world, settled = World.of(config.train), set_by_user()
+    config = dataclasses.replace(config, train=world.applied(config.train))
+    run = resume or folder_of(config, recipe)
+    with leaving_in_order():
+        # processes that a launcher has started meet first, so that none waits for one that fails
+        fabric = world.connect(config.train) if world.launcher else None
+        source = source_of(config, known_columns(resume))
+        trainer = Trainer(fitted(config, source), source, run, run_picture, fabric)
+        with run.locked() if trainer.rank == 0 else nullcontext(), _threads(trainer, settled):
+            try:
+                code = _locked(trainer, recipe, command, resume is not None, step, stop_after)
+                trainer.ranks.barrier()  # nobody ends while another is at work
+                return code
+            except LostProcessError as error:
+                raise LostProcessError(f"{error}; {_kept(run, 'see what it says')}") from error
+            except OSError as error:
+                raise StorageError(
+                    f"Reading or writing failed ({error.strerror or error}); {_kept(run, 'mend that')}"
+                ) from error
 
 
-def _threads(trainer: Trainer) -> AbstractContextManager[None]:
-    t = trainer.config.train
-    return suited_to(trainer.flow, t.batch_size, t.threads)
+def folder_of(config: Config, recipe: str | None) -> RunFolder:
+    """The folder of a new run."""
+    return RunFolder(config.output.dir or f"runs/{recipe or 'run'}")
 
 
-def _after_failed_write(run: RunFolder, error: OSError) -> str:
+def _threads(trainer: Trainer, settled: bool) -> AbstractContextManager[None]:
+    """Threads that suit the model; `settled` if the user has chosen, before Fabric divided the cores among the processes."""
+    t, wanted = trainer.config.train, trainer.config.train.threads
+    if wanted is None and not settled:
+        wanted = min(torch.get_num_threads(), threads_for(trainer.flow, t.batch_size))
+    return suited_to(trainer.flow, t.batch_size, wanted)
+
+
+def _kept(run: RunFolder, first: str) -> str:
+    """How a run that failed goes on."""
     steps = run.checkpoints.steps()
-    kept = (
-        f"the checkpoint of step {steps[-1]} is whole: mend that, and continue with: idensenet train --resume {run.path}"
-        if steps
-        else "nothing had been saved yet: mend that, and start again"
-    )
-    return f"Reading or writing failed ({error.strerror or error}); {kept}"
+    if not steps:
+        return f"nothing had been saved yet: {first}, and start again"
+    return f"the checkpoint of step {steps[-1]} is whole: {first}, and continue with: idensenet train --resume {run.path}"
 
 
 def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
     run = trainer.run
     if resume:
-        for note in data_notes(run, trainer.source) if trainer.rank == 0 else ():
+        for note in (*data_notes(run, trainer.source), *_batch_notes(run, trainer)) if trainer.rank == 0 else ():
             print(note, flush=True)
         trainer.resume(0 if step == "last" and run.unsaved() else run.checkpoints.find(step))
         if trainer.rank == 0:
@@ -97,7 +115,7 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         if trainer.rank == 0:
             run.create(trainer.config, recipe, command)
             run.remember(trainer.source)
-        trainer.fabric.barrier()
+        trainer.ranks.barrier()
         trainer.start()
     if stop_after is not None and stop_after <= trainer.progress.step:
         raise OptionError(f"--stop-after {stop_after} must be later than step {trainer.progress.step}, where the run stands.")
@@ -105,8 +123,10 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         s = trainer.schedule
         if not resume and trainer.source.table is not None and not trainer.source.table.plain:
             print(*trainer.source.notes[1:], "--data.discrete and --data.categorical change that.", flush=True)
+        processes = f" on {World.of(trainer.config.train).in_words()}" if trainer.world > 1 else ""
         print(
-            f"{trainer.flow.num_parameters:,} parameters, steps {trainer.progress.step} to {s.steps}, results in {run.path}",
+            f"{trainer.flow.num_parameters:,} parameters, steps {trainer.progress.step} to {s.steps}{processes}, "
+            f"results in {run.path}",
             flush=True,
         )
     code = trainer.train(stop_after)
@@ -115,6 +135,21 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         if trainer.config.output.display != "quiet":
             print(f"report: {page}")
     return code
+
+
+def _batch_notes(run: RunFolder, trainer: Trainer) -> tuple[str, ...]:
+    """What another number of processes changes in a resumed run, unless other options make up for it."""
+    try:
+        then = run.config().train
+    except CheckpointError:  # `options` has said so
+        return ()
+    was, now = ((t.batches_per_step, t.batch_size) for t in (then, trainer.config.train))
+    if was == now:
+        return ()
+    return (
+        f"A step averages {now[0]} x {now[1]} samples, where it averaged {was[0]} x {was[1]} before, so losses will differ "
+        "from an unbroken run; keep --train.batch_size, and processes x --train.accumulate, to have them equal.",
+    )
 
 
 def assumed(config: Config, device: str) -> int:
@@ -137,14 +172,17 @@ def dry_run(config: Config, steps: int = 3) -> int:
     source = source_of(config)
     config = fitted(config, source)
     with tempfile.TemporaryDirectory() as folder:
+        settled = set_by_user()
         trainer = Trainer(config, source, RunFolder(folder))
-        with _threads(trainer):
+        with leaving_in_order(), _threads(trainer, settled):
             trainer.start()
             trainer.step(0, StopRequest())
             began = time.monotonic()
             for number in range(1, steps + 1):
                 trainer.step(number, StopRequest())
         seconds = (time.monotonic() - began) / steps
+    if trainer.rank > 0:
+        return 0
     print(yaml.safe_dump(config.as_dict(), sort_keys=False), end="")
     import resource
 
@@ -214,5 +252,15 @@ def train(arguments: list[str]) -> int:
     if config.train.memory == "save":
         give_back_freed_memory()
     command = shlex.join(["idensenet", "train", *arguments])
-    resume = RunFolder(values.resume) if values.resume else None
-    return start(config, values.recipe, command, resume, values.step, values.stop_after)
+    resume, step = RunFolder(values.resume) if values.resume else None, values.step
+    if restarted():  # by SLURM or torchrun, with the same words as at first
+        resume, step = resume or begun(folder_of(config, values.recipe), command), "last"
+        config = config if values.resume or resume is None else parse(["--resume", str(resume.path)])[0]
+    given = {"devices": {"--devices", "--train.devices"}, "num_nodes": {"--train.num_nodes"}}
+    World.of(config.train, {name for name, words in given.items() if words & typed})
+    return start(config, values.recipe, command, resume, step, values.stop_after)
+
+
+def begun(run: RunFolder, command: str) -> RunFolder | None:
+    """The run that a command began before it was restarted, if there is one."""
+    return run if run.exists() and run.description()["command"] == command else None

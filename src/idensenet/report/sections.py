@@ -102,7 +102,7 @@ def overview(story: Story) -> str:
     epochs = f", {last['epoch']:g} epochs" if "epoch" in last else ""
     skipped = f", {last['skipped']:,} of them skipped (gradient not finite)" if last.get("skipped") else ""
     weight = f" with weight {t.weight}" if t.objective == "hybrid" else ""
-    batch = f"batches of {t.batch_size * t.accumulate * t.devices}"
+    batch = f"batches of {t.batch_size * t.batches_per_step}"
     rows.append(("Training", f"{escape(t.objective + weight)}, {story.step:,}{length} steps{epochs}{skipped}; {batch}"))
     if "samples/s" in last:
         memory = f", {escape(str(last['memory']))} of memory" if "memory" in last else ""

@@ -1,4 +1,8 @@
-"""Which samples a step sees, and the noise it draws: both a function of (seed, step, rank), so that resuming is exact."""
+"""Which samples a step sees, and the noise it draws.
+
+Both are a function of the seed and of the number of the batch, counted over all processes. So resuming is exact, and a batch
+is the same whether several processes share the batches of a step or one process accumulates them.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +36,16 @@ class Batches:
         self._epoch = -1
         self._order: np.ndarray[Any, Any] = np.empty(0, np.int64)
 
+    def among_all(self, number: int) -> int:
+        """The number of a batch of this rank, counted over all ranks from the start of training."""
+        return number * self.world + self.rank
+
     def __call__(self, number: int) -> Batch:
         """The batch of this rank with this number, counted from the start of training."""
         if self.source.stream is not None:
-            generator = torch.Generator().manual_seed(seed_of(self.seed, 1, number, self.rank))
+            generator = torch.Generator().manual_seed(seed_of(self.seed, 1, self.among_all(number), 0))
             return Batch(self.source.stream.sample(self.size, generator))
-        epoch, place = divmod(number * self.world + self.rank, self.per_epoch)
+        epoch, place = divmod(self.among_all(number), self.per_epoch)
         if epoch != self._epoch:
             self._order = np.random.default_rng([self.seed, 2, epoch]).permutation(len(self.source.train))
             self._epoch = epoch

@@ -8,21 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # what SLURM is asked to send before the end: --signal=USR1@120
+
 
 class StopRequest:
     """`signal` is the number of the signal that asked, 0 while nobody has."""
 
     signal = 0
 
-    @property
-    def exit_code(self) -> int:
-        """128 plus the number of the signal, as shells count; SIGINT if another process received the signal."""
-        return 128 + (self.signal or signal.SIGINT)
-
 
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """The first SIGINT or SIGTERM sets the request; the second one acts as it always does."""
+    """The first SIGINT, SIGTERM or warning signal sets the request; the second one acts as it always does."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -32,7 +29,7 @@ def listening() -> Iterator[StopRequest]:
         request.signal = number
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS)}
     try:
         yield request
     finally:

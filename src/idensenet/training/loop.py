@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.density import check_source
 from idensenet.data.source import Source
-from idensenet.errors import NonFiniteError, OptionError
-from idensenet.extras import needs
+from idensenet.errors import LostProcessError, NonFiniteError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.precision import Precision
 from idensenet.training import compilation
+from idensenet.training.agreement import check_agreement, check_step
 from idensenet.training.averaging import Average
 from idensenet.training.batches import Batches, augment, seed_of
 from idensenet.training.diagnosis import diagnosis
@@ -34,11 +34,16 @@ from idensenet.training.evaluation import held_out, in_words
 from idensenet.training.events import Events
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
-from idensenet.training.options import accelerator_of, check_choice
+from idensenet.training.options import check_choice
 from idensenet.training.ranks import Ranks
+from idensenet.training.requeue import requeue
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
 from idensenet.training.step import skipped, training_step
+from idensenet.training.world import World
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Draw = Callable[[Flow, Source, Path], None]
 PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not finite
@@ -47,26 +52,17 @@ PATIENCE = 10  # steps in a row that may be skipped for a gradient that is not f
 class Trainer:
     """One process of a run. After each evaluation, `draw` makes its picture: of a flow and its data, in a file."""
 
-    def __init__(self, config: Config, source: Source, run: RunFolder, draw: Draw | None = None) -> None:
-        with needs("Training a run"):
-            from lightning_fabric import Fabric
-
+    def __init__(
+        self, config: Config, source: Source, run: RunFolder, draw: Draw | None = None, fabric: Fabric | None = None
+    ) -> None:
         t = config.train
         check_source(source, "float64" if t.precision == "64-true" else "float32")
         self.config, self.source, self.run, self.draw = config, source, run, draw
         self.precision = Precision.of(t.precision, t.tf32)
-        try:
-            self.fabric = Fabric(
-                accelerator=accelerator_of(t.accelerator),
-                strategy="ddp" if t.devices > 1 else "auto",
-                devices=t.devices,
-                precision="64-true" if t.precision == "64-true" else "32-true",  # bfloat16 is a policy of the step alone
-            )
-        except (ValueError, RuntimeError) as error:
-            raise OptionError(f"train.accelerator, devices or precision cannot be used here: {error}") from error
-        self.fabric.launch()
+        self.fabric = fabric or World.of(t).connect(t)
         self.ranks = Ranks(self.fabric)
         self.rank, self.world = self.ranks.rank, self.ranks.world
+        check_agreement(self.ranks, config, source)
         torch.manual_seed(t.seed)  # the same weights on every rank
         dtype = torch.float64 if t.precision == "64-true" else torch.float32
         self.flow = build_config(config).to(self.fabric.device, dtype)
@@ -118,6 +114,7 @@ class Trainer:
             check_rounding(rows, self.flow.preprocess, self.flow.dtype, "the table")
         x, _, c, _ = first(0)
         self.flow.initialize(self.prepare(x), self.given(c))
+        self.ranks.spread(self.flow.state_dict().values())
         self.average = Average(self.flow, self.config.train.average)
 
     def trial(self) -> None:
@@ -165,11 +162,12 @@ class Trainer:
             display.say(f"compiled in {time.monotonic() - began:.1f} s")
 
     def resume(self, step: int) -> None:
+        check_step(self.ranks, step)
         if step:
             self.progress = self.run.checkpoints.read(step, self.flow, self.average, self.optimizer)
         else:
             self.start()
-        self.fabric.barrier()
+        self.ranks.barrier()
         if self.rank == 0:
             self.run.forget_after(step)
             self.run.checkpoints.set_aside_after(step, self.progress)
@@ -187,7 +185,6 @@ class Trainer:
             self.learning = learning
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number)
-        self.generator.manual_seed(seed_of(t.seed, 3, number, self.rank))
         asked = False
 
         def share(parameters: Sequence[Tensor]) -> None:
@@ -211,10 +208,12 @@ class Trainer:
         return asked
 
     def loss(self, number: int, i: int, prepared: Prepared) -> Tensor:
-        """The share of the i-th batch in the loss of a step."""
+        """The share of the i-th batch in the loss of a step. Its noise is its own, whichever process computes it."""
         t = self.config.train
         x, y, c, weight = self.batches(number * t.accumulate + i)
-        x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, number, i, self.rank)))
+        batch = self.batches.among_all(number * t.accumulate + i)
+        self.generator.manual_seed(seed_of(t.seed, 3, batch, 0))
+        x = augment(x, self.config.data, torch.Generator().manual_seed(seed_of(t.seed, 4, batch, 0, 0)))
         y = None if y is None else y.to(self.fabric.device)
         weight = None if weight is None else self.given(weight / self.mean_weight)
         loss, shown = self.objective(self.prepare(x), y, self.generator, self.given(c), prepared, weight)
@@ -284,7 +283,7 @@ class Trainer:
         if self.rank == 0:
             self.record({"kind": "eval", "step": self.progress.step, **found, "seconds": round(self.progress.seconds, 3)})
             display.say(f"step {self.progress.step}: {in_words(found)}")
-        self.fabric.barrier()
+        self.ranks.barrier()
         return score
 
     def picture(self, display: Display, draw: Draw) -> None:
@@ -298,6 +297,8 @@ class Trainer:
         """The held-out score; where that fails, what was learned so far is saved first, without waiting for anybody."""
         try:
             return self.evaluate(display)
+        except LostProcessError:  # the last checkpoint is as good, and the score is not lost with it
+            raise
         except Exception:
             if self.rank == 0:
                 self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress)
@@ -308,7 +309,15 @@ class Trainer:
             self.progress.best, self.progress.best_step = score, self.progress.step
         if self.rank == 0:
             self.run.checkpoints.write(self.flow, self.average, self.optimizer, self.progress)
-        self.fabric.barrier()
+        self.ranks.barrier()
+
+    def stopped(self, display: Display, number: int) -> int:
+        """The exit code after a signal to any of the processes, as shells count it; a job of SLURM is requeued."""
+        number = max(each[0] for each in self.ranks.numbers([number]))
+        said = requeue(number) if self.rank == 0 and self.config.train.requeue else None
+        if said:
+            display.say(said)
+        return 128 + number
 
     # The loop
 
@@ -338,7 +347,7 @@ class Trainer:
                     if (asked or enough) and not finished:
                         self.save(score)
                         display.say(f"stopped after step {number}; continue with: idensenet train --resume {self.run.path}")
-                        return stop.exit_code if asked else 0
+                        return self.stopped(display, stop.signal) if asked else 0
                     due = number % s.save_every == 0 or (score is not None and self.config.train.save_every is None)
                     if due or finished:
                         self.save(score)

@@ -22,8 +22,18 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "at least 0 and below 2^63": lambda value: 0 <= value < 1 << 63,
 }
 TRAIN = {
-    "at least 1": ("batch_size", "accumulate", "devices", "log_every", "eval_every", "eval_samples", "save_every", "threads"),
-    "positive and finite": ("epochs", "lr", "clip"),
+    "at least 1": (
+        "batch_size",
+        "accumulate",
+        "devices",
+        "num_nodes",
+        "log_every",
+        "eval_every",
+        "eval_samples",
+        "save_every",
+        "threads",
+    ),
+    "positive and finite": ("epochs", "lr", "clip", "timeout"),
     "finite and not negative": ("weight_decay", "warmup_steps"),
     "between 0 and 1": ("warmup", "average", "concatenation_from"),
     "at least 0 and below 1": ("betas",),
@@ -105,7 +115,7 @@ def fitted(config: Config, source: Source) -> Config:
         names = tuple(source.table.names) if source.table is not None else source.columns
         # by their names, whatever is used later, and divided in the same way, whatever is added later
         d = dataclasses.replace(d, columns=names, split_at=source.split_at)
-        t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // t.devices)))
+        t = dataclasses.replace(t, batch_size=min(t.batch_size, max(1, len(source.train) // (t.devices * t.num_nodes))))
         m = dataclasses.replace(m, shape=source.shape, levels=source.levels, context=len(source.context))
         if source.table is not None:
             m = dataclasses.replace(m, integers=source.table.integers, bounds=source.bounds or m.bounds)
