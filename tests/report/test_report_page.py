@@ -125,7 +125,7 @@ def test_says_what_was_trained_and_how_to_repeat_it(runs, kind):
     assert f"{flow.num_parameters:,} parameters" in text
     assert torch.__version__ in text
     assert run.description()["command"] in text
-    for command in ("evaluate", "sample", "certify", "reconstruct", "report"):
+    for command in ("evaluate", "sample", "certify", "reconstruct", "report", "explore"):
         assert f"idensenet {command} {run.path}" in text
     assert "60 of 60 steps" in text or "60 steps" in text
     assert "learnable_concatenation: true" in text

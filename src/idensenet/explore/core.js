@@ -95,7 +95,7 @@ const keys = (both) => el("p", { class: "note" },
   el("span", { class: "key samples" }, el("span", {}, "samples of the model")));
 
 function scrolled(table, words) {
-  const hint = el("p", { class: "note hint" }, "Scroll sideways for more columns \u2192");
+  const hint = el("p", { class: "note" }, "Scroll sideways for more columns \u2192");
   const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": words }, table);
   new ResizeObserver(() => { hint.hidden = box.scrollWidth <= box.clientWidth; }).observe(box);
   return el("div", {}, hint, box);

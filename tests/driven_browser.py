@@ -19,6 +19,8 @@ for end, wanted in zip(ends, (3, 4)):
     os.dup2(end, wanted)
 os.execvp(sys.argv[3], sys.argv[3:])"""
 
+READY = "document.documentElement?.dataset.ready === 'yes'"  # of the page of `explore`
+
 
 class Browser:
     """Commands of the DevTools protocol, one after the other, on one page."""
@@ -73,7 +75,7 @@ class Browser:
             assert time.monotonic() < end, f"{condition} did not come true; the page said {self.said}"
             time.sleep(0.05)
 
-    def open(self, address, width, height=900, phone=False, dark=False):
+    def open(self, address, width, height=900, phone=False, dark=False, ready=READY):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.call(
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
@@ -81,7 +83,7 @@ class Browser:
         self.said.clear()
         self.addresses.clear()
         self.call("Page.navigate", url=address)
-        self.wait("document.documentElement?.dataset.ready === 'yes'")
+        self.wait(ready)
         self.settle()
 
     def settle(self):
