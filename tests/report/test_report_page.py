@@ -7,7 +7,6 @@ from html import unescape
 import pytest
 import torch
 from report_outline import Outline, has_number, text_of, values_of
-from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 import idensenet as idn
 import idensenet.commands.score
@@ -19,6 +18,7 @@ from idensenet.report.page import write_report
 from idensenet.training.averaging import Average
 from idensenet.training.checkpoint import Progress
 from idensenet.training.run import RunFolder
+from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 
 @pytest.fixture(scope="module")
