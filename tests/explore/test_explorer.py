@@ -10,6 +10,7 @@ import torch
 from explore_models import HOSTILE, IMAGE, image_subject, plane_subject, table_subject
 from PIL import Image
 
+from idensenet.data.source import Source, Split
 from idensenet.errors import InputError, MissingDataError, OptionError, UnknownNameError
 from idensenet.explore.explorer import Explorer
 from idensenet.explore.images import neighbours
@@ -160,6 +161,11 @@ def test_least_likely_rows_are_those_of_the_lowest_log_density(table):
     assert found["rows"][0][1] == pytest.approx(float(source.test.x[order[0], 1]), abs=1e-3)
     assert not found["of_file"]
     assert found["scored"] == 300
+    values = [*source.test.x.T, source.test.context.argmax(1)]
+    for row, oddest in zip(order, found["oddest"], strict=True):
+        tails = [min((each <= each[row]).mean(), (each >= each[row]).mean()) for each in values[:4]]
+        tails.append((values[4] == values[4][row]).mean())
+        assert tails[oddest] == pytest.approx(min(tails))
 
 
 def test_without_data_a_table_shows_samples_alone():
@@ -177,6 +183,20 @@ def test_conditional_model_needs_the_contexts_of_its_data():
     assert subject.kind == "table"
     with pytest.raises(MissingDataError, match="contexts"):
         Explorer(subject).answer("pair", {})
+
+
+def test_conditional_model_is_sampled_at_the_contexts_of_its_data():
+    flow = toy_flow(shape=(2,), preprocess="standardize", context=1, initialized=False)
+    rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    flow.standardize(rows[:, :2], rows[:, 2:])
+    split = Split(rows[:, :2].numpy(), context=rows[:, 2:].numpy())
+    explorer = Explorer(Subject(flow, "given", Source("table", split, split, (2,), columns=("a", "b"), context=("wind",))))
+    assert explorer.answer("about", {})["context"] == ["wind"]
+    found = explorer.answer("pair", {"n": "50", "seed": "4"})
+    given = rows[torch.arange(2000) % 40, 2:]
+    true = flow.sample(2000, torch.Generator().manual_seed(4), context=given)
+    assert found["samples"] == plain(true[:50].T)
+    assert explorer.answer("least", {})["scored"] == 40
 
 
 # Images

@@ -13,8 +13,9 @@ import pytest
 from explore_models import HOSTILE, IMAGE, plane_subject, serving, table_subject
 
 from idensenet.cli import main
+from idensenet.explore.explorer import Explorer
 from idensenet.explore.page import page, policy
-from idensenet.explore.server import LONGEST, WAITING
+from idensenet.explore.server import LONGEST, WAITING, Server
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +173,23 @@ def test_command_serves_until_ctrl_c():
         process.kill()
 
 
+def test_ctrl_c_waits_for_an_answer_unless_it_is_pressed_twice(monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    server = Server(Explorer(plane_subject()))
+    monkeypatch.setattr(server, "serve_forever", interrupted)
+    server.explorer._working.acquire()
+    threading.Timer(0.3, server.explorer._working.release).start()
+    server.run()
+    assert "Finishing an answer; Ctrl-C again ends at once." in capsys.readouterr().out
+    assert not server.explorer.busy
+    monkeypatch.setattr(server.explorer, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -196,7 +214,6 @@ def test_command_opens_a_browser_and_says_what_is_missing(monkeypatch, tmp_path,
     import webbrowser
 
     import idensenet as idn
-    from idensenet.explore.server import Server
 
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address))

@@ -31,6 +31,12 @@ def test_gain_of_the_last_quarter(scores, gaining):
         assert found[0] == pytest.approx(0.2)
 
 
+def test_scores_that_moved_less_than_their_error_tell_nothing():
+    scores = [(100, 3.0), (200, 2.99), (300, 2.98), (400, 2.97)]
+    assert last_gain(scores, 0.02) == (pytest.approx(0.01), True)
+    assert last_gain(scores, 0.1) is None
+
+
 def made(path, change=None, **overrides):
     """A run of 60 steps whose metrics `change` has rewritten."""
     run = fake_run(path, toy_flow(**overrides), toy_source(), "toy-idensenet-clipswish")

@@ -64,6 +64,11 @@ class Explorer:
                 raise OptionError("The page has ended; start 'idensenet explore' again.")
             return self._answers[name](Query(values))
 
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is being computed."""
+        return self._working.locked()
+
     def close(self) -> None:
         """Wait for the answer that is being computed; there are no others afterwards."""
         self._closed = True

@@ -55,6 +55,8 @@ class Server(ThreadingHTTPServer):
             self.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             self.server_close()
+            if self.explorer.busy:
+                print("\nFinishing an answer; Ctrl-C again ends at once.", flush=True)
             self.explorer.close()
 
     def handle_error(self, request: object, client_address: object) -> None:

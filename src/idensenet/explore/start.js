@@ -34,8 +34,10 @@ async function concatenation() {
   if (!found.maps.length) return;
   const part = section("Weights of the concatenation",
     "A dense layer passes on eta1 times its input and eta2 times its transformation; the pair has norm one.");
-  part.body.append(el("div", { class: "pair" }, ...found.maps.map((map) => el("figure", { class: "heat" }, el("picture", {},
-    el("source", { media: "(prefers-color-scheme: dark)", srcset: map.dark }), el("img", { src: map.light, alt: map.words }))))));
+  part.body.append(el("div", { class: "pair" }, ...found.maps.map((map) => el("div", {},
+    el("p", { class: "hint", "aria-hidden": "true" }, "Scroll sideways for more \u2192"),
+    el("figure", { class: "heat", tabindex: 0 }, el("picture", {},
+    el("source", { media: "(prefers-color-scheme: dark)", srcset: map.dark }), el("img", { src: map.light, alt: map.words })))))));
 }
 
 async function start() {

@@ -121,8 +121,8 @@ def _logarithmic(axis: Axes, ratio: float) -> None:
 def curve_figure(panel: Panel) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2, 2.8))
-    axis = figure.add_axes((0.13, 0.16, 0.82, 0.74))
+    figure = Figure(figsize=(3.8, 2.6))
+    axis = figure.add_axes((0.15, 0.17, 0.81, 0.72))
     axis.set_title(panel.title)
     for line in panel.lines:
         few = len(line.steps) <= 12
