@@ -42,7 +42,7 @@ def test_figures_are_not_too_wide_for_their_text(path):
         assert float(width) <= WIDEST
 
 
-# likelihood.png is from a run of an hour and is drawn by benchmarks/likelihood.py, which has the width of a page now
+# docs/likelihood.png is older than this rule: benchmarks/likelihood.py draws it narrower, and has not been run again since
 PICTURES = [p for folder in ("results", "docs", "benchmarks") for p in sorted((ROOT / folder).rglob("*.png"))]
 
 
