@@ -90,7 +90,7 @@ def log_densities(out: Path, name: str) -> dict[str, list[float]]:
 def histograms(out: Path, comparisons: list[Comparison]) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(comparisons), 3))
+    figure = Figure(figsize=(3 * len(comparisons), 2.8))
     axes = figure.subplots(1, len(comparisons))
     for axis, each in zip(axes, comparisons, strict=True):
         both = log_densities(out, each.name)

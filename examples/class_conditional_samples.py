@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from scipy.special import logsumexp
 from sklearn.datasets import make_moons
 
+from idensenet.report.drawing import themed
 from idensenet.sklearn import FlowDensity
 
 out = sys.argv[1] if len(sys.argv) > 1 else "class_conditional_samples.png"
@@ -34,14 +35,15 @@ print(f"one certificate for both: largest constant of a block {density.certifica
 
 side = np.linspace(-1.6, 2.6, 120), np.linspace(-1.2, 1.7, 120)
 grid = np.stack(np.meshgrid(*side), -1).reshape(-1, 2)
-figure = Figure(figsize=(9, 6.2), layout="constrained")
-for moon, row in enumerate(figure.subplots(2, 3, sharex=True, sharey=True)):
-    at = np.eye(2)[moon]
-    values = (exact(grid, moon), density.score_samples(grid, context=np.tile(at, (len(grid), 1))))
-    for axis, each, title in zip(row, values, ("exact density", "learned density")):
-        axis.pcolormesh(*side, np.exp(each).reshape(120, 120), cmap="Blues", rasterized=True)
-        axis.set_title(f"{title}, moon {moon}")
-    row[2].scatter(*density.sample(1000, random_state=0, context=at).T, s=3)
-    row[2].set_title(f"samples, moon {moon}")
-figure.savefig(out, dpi=120)
+with themed():
+    figure = Figure(figsize=(9, 6.2), layout="constrained")
+    for moon, row in enumerate(figure.subplots(2, 3, sharex=True, sharey=True)):
+        at = np.eye(2)[moon]
+        values = (exact(grid, moon), density.score_samples(grid, context=np.tile(at, (len(grid), 1))))
+        for axis, each, title in zip(row, values, ("exact density", "learned density")):
+            axis.pcolormesh(*side, np.exp(each).reshape(120, 120), rasterized=True)
+            axis.set_title(f"{title}, moon {moon}")
+        row[2].scatter(*density.sample(1000, random_state=0, context=at).T, s=3)
+        row[2].set_title(f"samples, moon {moon}")
+    figure.savefig(out)
 print(f"picture: {out}")

@@ -8,6 +8,7 @@ from sklearn.datasets import load_wine
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import train_test_split
 
+from idensenet.report.drawing import themed
 from idensenet.sklearn import FlowDensity
 
 out = sys.argv[1] if len(sys.argv) > 1 else "density_of_a_table.png"
@@ -25,14 +26,15 @@ print(f"a computed inverse is off by at most {density.inverse_error_bound_:.1e} 
 
 x, y = np.meshgrid(np.linspace(0, 5.5, 200), np.linspace(0, 14, 200))
 grid = np.exp(density.score_samples(np.column_stack([x.ravel(), y.ravel()]))).reshape(x.shape)
-figure = Figure(figsize=(9, 4), layout="constrained")
-left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-left.contourf(x, y, grid, 30, cmap="Blues")
-left.scatter(*test.T, s=8, color="black", label="held-out rows")
-right.scatter(*density.sample(500, random_state=0).T, s=4, color="C1", label="samples")
-right.scatter(*train.T, s=8, color="black", label="training rows")
-for axis, title in ((left, "density"), (right, "samples")):
-    axis.set(xlabel="flavanoids", ylabel="color intensity", title=title, xlim=(0, 5.5), ylim=(0, 14))
-    axis.legend()
-figure.savefig(out, dpi=120)
+with themed():
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    left.contourf(x, y, grid, 30)
+    left.scatter(*test.T, s=8, color="white", label="held-out rows")
+    right.scatter(*density.sample(500, random_state=0).T, s=4, color="C1", label="samples")
+    right.scatter(*train.T, s=8, color="C0", label="training rows")
+    for axis, title in ((left, "density"), (right, "samples")):
+        axis.set(xlabel="flavanoids", ylabel="color intensity", title=title, xlim=(0, 5.5), ylim=(0, 14))
+        axis.legend(labelcolor="white" if axis is left else None)
+    figure.savefig(out)
 print(f"picture: {out}")

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 import idensenet as idn
 from idensenet.cli import main
+from idensenet.report.drawing import themed
 from idensenet.report.pictures import image_grid
 
 out = sys.argv[1] if len(sys.argv) > 1 else "images_in_a_folder.png"
@@ -36,11 +37,12 @@ with tempfile.TemporaryDirectory() as place:
 order = rows[:, 1].argsort()
 drawn = flow.sample(40)
 digits = (load_digits().images * 15.9).astype(np.uint8)[:, None]
-figure = Figure(figsize=(9, 2.4), layout="constrained")
-pages = (drawn, torch.from_numpy(digits[order[:40]]), torch.from_numpy(digits[order[-40:]]))
-for axis, page, title in zip(figure.subplots(1, 3), pages, ("samples", "the least likely files", "the likeliest files")):
-    axis.imshow(image_grid(page, 256, 8), interpolation="nearest")
-    axis.set_title(title)
-    axis.set_axis_off()
-figure.savefig(out, dpi=120)
+with themed():
+    figure = Figure(figsize=(9, 2.4), layout="constrained")
+    pages = (drawn, torch.from_numpy(digits[order[:40]]), torch.from_numpy(digits[order[-40:]]))
+    for axis, page, title in zip(figure.subplots(1, 3), pages, ("samples", "the least likely files", "the likeliest files")):
+        axis.imshow(image_grid(page, 256, 8), interpolation="nearest")
+        axis.set_title(title)
+        axis.set_axis_off()
+    figure.savefig(out)
 print(f"picture: {out}")

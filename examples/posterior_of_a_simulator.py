@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import multivariate_normal
 
+from idensenet.report.drawing import themed
 from idensenet.sklearn import FlowDensity
 
 out = sys.argv[1] if len(sys.argv) > 1 else "posterior_of_a_simulator.png"
@@ -44,13 +45,14 @@ posterior = FlowDensity(blocks=8, growth=32, max_iter=steps, n_iter_no_change=30
 )
 side = np.linspace(-0.5, 0.5, 300)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-figure = Figure(figsize=(9, 3.2), layout="constrained")
-axes = figure.subplots(1, 3, sharex=True, sharey=True)
-learned = np.exp(posterior.score_samples(grid, context=np.zeros((len(grid), 2))))
-for axis, values, title in zip(axes, (exact(grid, np.zeros(2)), learned), ("exact posterior", "learned posterior")):
-    axis.pcolormesh(side, side, values.reshape(300, 300), cmap="Blues", rasterized=True)
-    axis.set_title(f"{title} at x = (0, 0)")
-axes[2].scatter(*posterior.sample(1000, random_state=0, context=[0, 0]).T, s=3)
-axes[2].set(title="samples", xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
-figure.savefig(out, dpi=120)
+with themed():
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots(1, 3, sharex=True, sharey=True)
+    learned = np.exp(posterior.score_samples(grid, context=np.zeros((len(grid), 2))))
+    for axis, values, title in zip(axes, (exact(grid, np.zeros(2)), learned), ("exact posterior", "learned posterior")):
+        axis.pcolormesh(side, side, values.reshape(300, 300), rasterized=True)
+        axis.set_title(f"{title} at x = (0, 0)")
+    axes[2].scatter(*posterior.sample(1000, random_state=0, context=[0, 0]).T, s=3)
+    axes[2].set(title="samples", xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
+    figure.savefig(out)
 print(f"picture: {out}")

@@ -20,6 +20,7 @@ COMMANDS = {
     "reconstruct": ("idensenet.commands.use", "send data there and back"),
     "certify": ("idensenet.commands.use", "guaranteed Lipschitz bounds"),
     "report": ("idensenet.commands.use", "write the page of a run"),
+    "explore": ("idensenet.commands.explore", "open a live page on a model, on this machine"),
     "pack": ("idensenet.commands.pack", "write a finished run to one file, to pass it on"),
     "unpack": ("idensenet.commands.pack", "make a run of such a file"),
     "reproduce": ("idensenet.reproduce.command", "make a table or figure of the paper again"),

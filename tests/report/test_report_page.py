@@ -7,7 +7,6 @@ from html import unescape
 import pytest
 import torch
 from report_outline import Outline, has_number, text_of, values_of
-from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 import idensenet as idn
 from idensenet.checkpoints import Progress
@@ -18,6 +17,7 @@ from idensenet.report.concatenation import block_titles, concatenation_weights
 from idensenet.report.page import write_report
 from idensenet.training.averaging import Average
 from idensenet.training.run import RunFolder
+from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, table_source, toy_flow, toy_source
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_says_what_was_trained_and_how_to_repeat_it(runs, kind):
     assert f"{flow.num_parameters:,} parameters" in text
     assert torch.__version__ in text
     assert run.description()["command"] in text
-    for command in ("evaluate", "sample", "certify", "reconstruct", "report"):
+    for command in ("evaluate", "sample", "certify", "reconstruct", "report", "explore"):
         assert f"idensenet {command} {run.path}" in text
     assert "60 of 60 steps" in text or "60 steps" in text
     assert "learnable_concatenation: true" in text

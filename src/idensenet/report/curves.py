@@ -18,6 +18,9 @@ Entry = Mapping[str, Any]
 HELD_OUT = {"nats": "nats", "bits/dim": "bits_per_dim", "accuracy": "accuracy"}  # a metric in training and in evaluation
 
 
+FEW = 2  # values that make no curve
+
+
 @dataclass(frozen=True)
 class Line:
     """Values over steps, with standard errors if they are known."""
@@ -31,6 +34,11 @@ class Line:
     def finite(self) -> list[float]:
         return [v for v in self.values if math.isfinite(v)]
 
+    @property
+    def curved(self) -> bool:
+        """Whether there are enough values for a curve."""
+        return len(self.finite) > FEW
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -41,6 +49,11 @@ class Panel:
     levels: tuple[tuple[str, float], ...] = ()
     logarithmic: bool = False
     from_zero: bool = False
+
+    @property
+    def curved(self) -> bool:
+        """Whether one of its lines has enough values for a curve."""
+        return any(line.curved for line in self.lines)
 
     def describe(self) -> str:
         """In words, for those who do not see the figure."""
@@ -108,20 +121,23 @@ def _logarithmic(axis: Axes, ratio: float) -> None:
 def curve_figure(panel: Panel) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2, 2.8))
-    axis = figure.add_axes((0.13, 0.16, 0.82, 0.74))
+    figure = Figure(figsize=(3.8, 2.6))
+    axis = figure.add_axes((0.15, 0.17, 0.81, 0.72))
     axis.set_title(panel.title)
     for line in panel.lines:
         few = len(line.steps) <= 12
         errors = [e if math.isfinite(e) else 0.0 for e in line.errors]
+        style = "-" if line.curved else "none"  # two points are no curve
         if any(errors):
-            axis.errorbar(line.steps, line.values, yerr=errors, marker=".", capsize=2, elinewidth=1, label=line.label)
+            axis.errorbar(
+                line.steps, line.values, yerr=errors, marker=".", linestyle=style, capsize=2, elinewidth=1, label=line.label
+            )
         else:
-            axis.plot(line.steps, line.values, marker="." if few or line.errors else None, label=line.label)
+            axis.plot(line.steps, line.values, marker="." if few or line.errors else None, linestyle=style, label=line.label)
     for name, value in panel.levels:
         axis.axhline(value, color="C2", linestyle=(0, (4, 3)), linewidth=1.1, label=f"{name} {value:.4g}")
     values = [v for line in panel.lines for v in line.finite]
-    if panel.logarithmic and min(values) > 0:
+    if panel.logarithmic and min(values) > 0 and max(values) > 4 * min(values):
         _logarithmic(axis, max(values) / min(values))
     elif not panel.logarithmic:
         _cut(axis, panel)

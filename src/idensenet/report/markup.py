@@ -11,6 +11,9 @@ from importlib import resources
 from idensenet.report.drawing import Drawing
 
 Cell = str  # markup; text goes through escape first
+SCROLLED = ("wide", "heat")  # pictures that keep their size on a phone, where their text would be too small
+NARROW = 3  # columns of a table that fit on a phone
+HINT = '<p class="hint" aria-hidden="true">Scroll sideways for more &rarr;</p>'
 
 
 def data_uri(png: bytes) -> str:
@@ -36,6 +39,8 @@ def figure(drawing: Drawing, alt: str, title: str = "", caption: str = "", kind:
     """A picture with a title over it and a caption under it."""
     top = f"<b>{escape(title)}</b>" if title else ""
     bottom = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    if kind in SCROLLED:
+        return f'<div>{HINT}<figure class="{kind}" tabindex="0">{top}{picture(drawing, alt)}{bottom}</figure></div>'
     return f'<figure class="{kind or "plain"}">{top}{picture(drawing, alt)}{bottom}</figure>'
 
 
@@ -58,8 +63,9 @@ def table(header: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], lab
         for row_class, cells in rows
     )
     tall = " tall" if len(rows) > 16 else ""
+    hint = HINT if len(header) > NARROW else ""
     return (
-        f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f'{hint}<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(label)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

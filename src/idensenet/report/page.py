@@ -38,6 +38,7 @@ def _page(story: Story) -> str:
     parts = [
         f"<header><h1>{escape(story.title)}</h1><p>{escape(subtitle)}</p></header>\n",
         sections.alarm(story, certificate),
+        sections.enough(story),
         sections.headline(story, certificate),
         sections.overview(story),
         samples(story),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BETWEEN = 96  # grey level of the lines between images
-ROW = 16  # images in a row of a round trip
+ROW = 14  # images in a row of a round trip
 MOST_IMAGES = 64  # images in the picture of a round trip
 
 

@@ -128,7 +128,7 @@ def pairs_figure(sets: Sequence[tuple[str, Tensor]], names: Sequence[str] = ()) 
     names = [names[i] if i < len(names) else f"column {i + 1}" for i in range(count)]
     width, height = (2.0 * count + 0.5, 2.0 * count + 0.8) if count > 1 else (4.5, 3.2)
     figure = Figure(figsize=(width, height))
-    room = {"left": 0.45 / width, "right": 1 - 0.1 / width, "bottom": 0.3 / height, "top": 1 - 0.5 / height}
+    room = {"left": 0.55 / width, "right": 1 - 0.1 / width, "bottom": 0.3 / height, "top": 1 - 0.5 / height}
     axes = figure.subplots(count, count, squeeze=False, gridspec_kw={**room, "wspace": 0.12, "hspace": 0.25})
     bounds = [_range(first[:, i]) for i in range(count)]
     for i in range(count):
@@ -146,7 +146,7 @@ def pairs_figure(sets: Sequence[tuple[str, Tensor]], names: Sequence[str] = ()) 
             else:
                 place = 1 if i < j else 0
                 shown = sets[place][1][:1500].detach().cpu()
-                axis.plot(shown[:, j], shown[:, i], ".", color=f"C{place}", markersize=2.2, alpha=0.5, markeredgewidth=0)
+                axis.plot(shown[:, j], shown[:, i], ".", color=f"C{place}", markersize=3, alpha=0.5, markeredgewidth=0)
                 axis.set_ylim(bounds[i])
                 axis.tick_params(labelleft=j == 0)
             axis.set_xlim(bounds[j])

@@ -15,6 +15,7 @@ from idensenet.lipschitz.dense import DenseLayer
 from idensenet.report.certified import certificate_of
 from idensenet.report.concatenation import block_titles, heat_maps
 from idensenet.report.curves import curves, panels
+from idensenet.report.length import undertrained
 from idensenet.report.markup import Cell, facts, figure, note, number, section, table, tile
 from idensenet.report.story import Story
 
@@ -47,6 +48,19 @@ def alarm(story: Story, certificate: Certificate | str) -> str:
     return (
         f'<p class="alarm" role="alert">NOT CERTIFIED: the bound L of {escape(", ".join(bad))} is not below 1, '
         "so nothing guarantees that the model is invertible. Densities and samples below may be wrong.</p>\n"
+    )
+
+
+def enough(story: Story) -> str:
+    """A warning that the model is undertrained, and why."""
+    reasons = undertrained(story)
+    if not reasons:
+        return ""
+    longer = max(2 * story.step, story.config.train.max_steps or 0)
+    command = f"idensenet train --resume {shlex.quote(str(story.run.path))} --train.max_steps {longer}"
+    return (
+        f'<p class="warning"><strong>This model looks undertrained.</strong> {escape(" ".join(reasons))} '
+        f"To continue it: <code>{escape(command)}</code></p>\n"
     )
 
 
@@ -150,10 +164,22 @@ def score(story: Story) -> str:
 
 
 def training(story: Story) -> str:
-    found = curves(panels(story.entries, story.entropy, story.config.train.clip))
+    found = panels(story.entries, story.entropy, story.config.train.clip)
     if not found:
         return section("curves", "Training", note("There are no metrics in metrics.jsonl yet."))
-    return section("curves", "Training", f'<div class="curves">{"".join(figure(d, alt) for d, alt in found)}</div>')
+    drawn = curves([panel for panel in found if panel.curved])
+    body = f'<div class="curves">{"".join(figure(d, alt) for d, alt in drawn)}</div>' if drawn else ""
+    rows: list[tuple[str, list[Cell]]] = [
+        ("", [escape(f"{panel.title}: {line.label}"), f"{step:,}", number(value)])
+        for panel in found
+        if not panel.curved
+        for line in panel.lines
+        for step, value in zip(line.steps, line.values, strict=True)
+    ]
+    if rows:
+        body += note(f"Too few values for a curve{' of each' if drawn else ''}; here they are as numbers.")
+        body += table(["quantity", "step", "value"], rows, "metrics with few values")
+    return section("curves", "Training", body)
 
 
 # What is inside
@@ -166,7 +192,7 @@ def concatenation(story: Story) -> str:
     learned = any(isinstance(layer, DenseLayer) and isinstance(layer.k, torch.nn.Parameter) for layer in story.flow.modules())
     words = "A dense layer passes on eta1 times its input and eta2 times its transformation, the pair having norm one. "
     words += "Here they were learned; equal weights are where they start." if learned else "Here they are fixed, not learned."
-    maps = "".join(figure(drawing, alt) for drawing, alt in found)
+    maps = "".join(figure(drawing, alt, kind="heat") for drawing, alt in found)
     return section("concatenation", "Weights of the concatenation", f'{note(words)}<div class="pair">{maps}</div>')
 
 
@@ -210,6 +236,7 @@ def repeat(story: Story) -> str:
         ("Draw samples", f"idensenet sample {run} -n {64 if image else 5000} --out samples.png"),
         ("Round trip of data", f"idensenet reconstruct {run} --out round_trip.png"),
         ("Certify it", f"idensenet certify {run}"),
+        ("Look at it live", f"idensenet explore {run}"),
         ("Make this page again", f"idensenet report {run}"),
     ]
     if story.config.train.max_steps is not None and story.step < story.config.train.max_steps:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from idensenet.report.concatenation import NAMES, ScaleWeights, concatenation_weights
+from idensenet.report.drawing import WIDEST
 from idensenet.reproduce import images
 from idensenet.reproduce.experiment import Cell, Claim, Experiment, Plan, Result, Table, Work
 
@@ -28,7 +29,7 @@ def _figure(scales: Sequence[ScaleWeights]) -> Figure:
 
     blocks = max(len(scale.values[0]) for scale in scales)
     depth = max(scale.depth for scale in scales)
-    figure = Figure(figsize=(min(11.0, 0.55 * blocks * depth + 2.2), 2 * (0.34 * len(scales) + 0.75)))
+    figure = Figure(figsize=(min(WIDEST, 0.55 * blocks * depth + 2.2), 2 * (0.34 * len(scales) + 0.75)))
     axes: Any = figure.subplots(2, 1)
     labels = [f"{j + 1}{'abcdefgh'[k]}" for j in range(blocks) for k in range(depth)]
     for which, axis in enumerate(axes):

@@ -194,6 +194,7 @@ def _toy(work: Work) -> Result:
 # Densities
 
 SHOWN = (RESFLOW, LEARNED, BEST)
+PER_STRIP, PANEL = 4, 1.7  # sets side by side in the picture, and inches of each
 WIDE, CELLS = 12, 400  # the grid on which densities are summed
 KEPT = 0.99  # of the data lie where its density is not low
 
@@ -224,19 +225,25 @@ def _densities(work: Work) -> Result:
     def figure() -> Figure:
         from matplotlib.figure import Figure
 
-        rows, columns = 1 + len(SHOWN), len(names)
-        width = 1.7 * columns + 0.25
-        page = Figure(figsize=(width, 1.7 * rows + 0.4))
-        grid = {"left": 0.25 / width, "right": 0.998, "bottom": 0.005, "top": 0.95, "wspace": 0.03, "hspace": 0.03}
-        axes: Any = page.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
-        for j, name in enumerate(names):
+        rows = ("data", *(model.title for model in SHOWN))
+        columns, strips = min(PER_STRIP, len(names)), -(-len(names) // PER_STRIP)
+        tall = PANEL * len(rows) + 0.3  # of a strip, with the names above it
+        width, height = PANEL * columns + 0.25, tall * strips
+        page = Figure(figsize=(width, height))
+        for place, name in enumerate(names):
+            strip, j = divmod(place, PER_STRIP)
             data = toy_set(name).sample(50_000, torch.Generator().manual_seed(3))
-            draw_histogram(axes[0][j], data, TOY_FRAME)
-            axes[0][j].set_title(name)
-            for i, model in enumerate(SHOWN, 1):
-                draw_density(axes[i][j], flows[model.title, name], TOY_FRAME)
-        for i, title in enumerate(("data", *(model.title for model in SHOWN))):
-            axes[i][0].set_ylabel(title)
+            for i, title in enumerate(rows):
+                corner = 0.25 + PANEL * j, height - strip * tall - 0.3 - PANEL * (i + 1)
+                side = PANEL - 0.05
+                axis = page.add_axes((corner[0] / width, corner[1] / height, side / width, side / height))
+                if i == 0:
+                    draw_histogram(axis, data, TOY_FRAME)
+                    axis.set_title(name)
+                else:
+                    draw_density(axis, flows[title, name], TOY_FRAME)
+                if j == 0:
+                    axis.set_ylabel(title)
         return page
 
     area = (2 * WIDE / CELLS) ** 2

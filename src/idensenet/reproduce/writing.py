@@ -68,6 +68,7 @@ def svg(figure: Figure) -> bytes:
 
 FORMS = {".png": png, ".svg": svg}
 BAR = "\\|"  # in a cell of Markdown
+PER_STRIP = 3  # columns of a table side by side, so that their text can be read where the picture is shown
 
 
 def comparison_figure(tables: Sequence[Table]) -> Figure:
@@ -75,17 +76,17 @@ def comparison_figure(tables: Sequence[Table]) -> Figure:
     from matplotlib.figure import Figure
 
     shown = [table for table in tables if any(_compared(table))] or list(tables[:1])
-    columns = max(len(table.columns) for table in shown)
-    heights = [0.34 * len(table.rows) + 0.8 for table in shown]
-    figure = Figure(figsize=(min(13.0, 2.1 * columns + 2.4), sum(heights) + 0.6))
-    grid: Any = figure.subplots(len(shown), columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": heights})
+    strips = [(table, first) for table in shown for first in range(0, len(table.columns), PER_STRIP)]
+    columns = min(PER_STRIP, max(len(table.columns) for table in shown))
+    heights = [0.34 * len(table.rows) + 0.8 for table, _ in strips]
+    figure = Figure(figsize=(2.1 * columns + 2.4, sum(heights) + 0.8))
+    grid: Any = figure.subplots(len(strips), columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": heights})
     handles: dict[str, Any] = {}
-    for table, axes in zip(shown, grid, strict=True):
-        places = range(len(table.rows))[::-1]
-        for axis in axes[len(table.columns) :]:
+    for (table, first), axes in zip(strips, grid, strict=True):
+        places, names = range(len(table.rows))[::-1], table.columns[first : first + PER_STRIP]
+        for axis in axes[len(names) :]:
             axis.set_axis_off()
-        for j, name in enumerate(table.columns):
-            axis = axes[j]
+        for axis, (j, name) in zip(axes, enumerate(names, first), strict=False):
             for place, (_, cells) in zip(places, table.rows, strict=True):
                 cell = cells[j]
                 if cell.paper is not None:
@@ -93,25 +94,25 @@ def comparison_figure(tables: Sequence[Table]) -> Figure:
                 if cell.ours is not None:
                     bar = [cell.error or 0.0]
                     axis.errorbar([cell.ours], [place], xerr=bar, fmt="o", markersize=4, color="C0", label="here")
-            axis.set_title(name, fontsize=8)
+            axis.set_title(name, fontsize=9)
             axis.set_yticks(list(places), [row for row, _ in table.rows])
             axis.set_ylim(-0.6, len(table.rows) - 0.4)
             axis.margins(x=0.15)
             axis.grid(True)
             axis.locator_params(axis="x", nbins=4)
             handles |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-        if len(shown) > 1:
-            title = axes[0].annotate(table.title, (0, 1), (0, 18), "axes fraction", "offset points", fontsize=8, weight="bold")
+        if first == 0:  # it says what the numbers are, and their unit
+            title = axes[0].annotate(table.title, (0, 1), (0, 20), "axes fraction", "offset points", fontsize=9, weight="bold")
             title.set_in_layout(False)  # it may be wider than the column
     figure.legend(handles.values(), handles.keys(), loc="lower left", ncols=2)
-    height, above = figure.get_figheight(), 0.2 if len(shown) > 1 else 0.0
-    figure.tight_layout(h_pad=3, rect=(0, 0.25 / height, 1, 1 - above / height))
+    height = figure.get_figheight()
+    figure.tight_layout(h_pad=3, rect=(0, 0.25 / height, 1, 1 - 0.25 / height))
     return figure
 
 
 def captioned(figure: Figure, text: str) -> Figure:
     """The figure with a line of text below it; what it shows keeps its size."""
-    size, inch = 7, 1 / 72
+    size, inch = 8, 1 / 72
     width, height = figure.get_size_inches()
     words = textwrap.fill(text, max(20, int((width - 0.2) / (0.6 * size * inch))))
     extra = (1.35 * (words.count("\n") + 1) * size + 6) * inch

@@ -1,0 +1,1 @@
+"""A live look at a trained model: a page on this machine, and the server that answers it."""
