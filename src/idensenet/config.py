@@ -182,6 +182,8 @@ class DataConfig:
 class TrainConfig:
     """Training."""
 
+    initial: str | None = None
+    """Start from the weights of a trained model: the folder of a run or of a saved model, or the name of one in the package."""
     objective: str = "density"
     """What is minimised: density, classification or hybrid."""
     weight: str = "1"

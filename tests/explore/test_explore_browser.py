@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from driven_browser import driven
 from explore_models import HOSTILE, IMAGE, image_subject, plane_subject, serving, table_subject
 
+from driven_browser import driven
 from report_browser import chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")

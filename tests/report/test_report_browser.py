@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from report_browser import chromium, render
-from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, toy_source
 
 from idensenet.report.page import write_report
+from report_browser import chromium, render
+from report_runs import HYBRID_OPTIONS, expanding_flow, fake_run, image_flow, image_source, toy_source
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from report_runs import image_flow, image_source, table_source, toy_flow, toy_source
 
 from idensenet.report.curves import line_of, panels
 from idensenet.report.drawing import DARK, DPI, LIGHT, draw
@@ -19,6 +18,7 @@ from idensenet.report.pictures import (
     save_image,
 )
 from idensenet.report.plane import TOY_FRAME, density_grid, frame_of, pairs_figure, plane_figure
+from report_runs import image_flow, image_source, table_source, toy_flow, toy_source
 
 
 def pixels(path):

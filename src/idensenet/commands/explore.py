@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from idensenet.commands.parsing import add_groups
-from idensenet.commands.use import model_and_source, model_parser
+from idensenet.commands.use import model_parser
 from idensenet.config import Config
 from idensenet.errors import InputError, OptionError
 from idensenet.storage import load
+from idensenet.training.sources import model_and_source
 
 
 def explore(arguments: list[str]) -> int:

@@ -13,10 +13,11 @@ import torch
 from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, recipes
-from idensenet.errors import CheckpointError, LostProcessError, OptionError, StorageError
+from idensenet.errors import LostProcessError, OptionError, StorageError
 from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
 from idensenet.threads import set_by_user, suited_to, threads_for
+from idensenet.training.continuing import batch_notes, begun, how_to_go_on
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, fitted
 from idensenet.training.run import RunFolder
@@ -74,10 +75,10 @@ def start(
                 trainer.ranks.barrier()  # nobody ends while another is at work
                 return code
             except LostProcessError as error:
-                raise LostProcessError(f"{error}; {_kept(run, 'see what it says')}") from error
+                raise LostProcessError(f"{error}; {how_to_go_on(run, 'see what it says')}") from error
             except OSError as error:
                 raise StorageError(
-                    f"Reading or writing failed ({error.strerror or error}); {_kept(run, 'mend that')}"
+                    f"Reading or writing failed ({error.strerror or error}); {how_to_go_on(run, 'mend that')}"
                 ) from error
 
 
@@ -94,18 +95,10 @@ def _threads(trainer: Trainer, settled: bool) -> AbstractContextManager[None]:
     return suited_to(trainer.flow, t.batch_size, wanted)
 
 
-def _kept(run: RunFolder, first: str) -> str:
-    """How a run that failed goes on."""
-    steps = run.checkpoints.steps()
-    if not steps:
-        return f"nothing had been saved yet: {first}, and start again"
-    return f"the checkpoint of step {steps[-1]} is whole: {first}, and continue with: idensenet train --resume {run.path}"
-
-
 def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
     run = trainer.run
     if resume:
-        for note in (*data_notes(run, trainer.source), *_batch_notes(run, trainer)) if trainer.rank == 0 else ():
+        for note in (*data_notes(run, trainer.source), *batch_notes(run, trainer.config.train)) if trainer.rank == 0 else ():
             print(note, flush=True)
         trainer.resume(0 if step == "last" and run.unsaved() else run.checkpoints.find(step))
         if trainer.rank == 0:
@@ -135,21 +128,6 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
         if trainer.config.output.display != "quiet":
             print(f"report: {page}")
     return code
-
-
-def _batch_notes(run: RunFolder, trainer: Trainer) -> tuple[str, ...]:
-    """What another number of processes changes in a resumed run, unless other options make up for it."""
-    try:
-        then = run.config().train
-    except CheckpointError:  # `options` has said so
-        return ()
-    was, now = ((t.batches_per_step, t.batch_size) for t in (then, trainer.config.train))
-    if was == now:
-        return ()
-    return (
-        f"A step averages {now[0]} x {now[1]} samples, where it averaged {was[0]} x {was[1]} before, so losses will differ "
-        "from an unbroken run; keep --train.batch_size, and processes x --train.accumulate, to have them equal.",
-    )
 
 
 def assumed(config: Config, device: str) -> int:
@@ -259,8 +237,3 @@ def train(arguments: list[str]) -> int:
     given = {"devices": {"--devices", "--train.devices"}, "num_nodes": {"--train.num_nodes"}}
     World.of(config.train, {name for name, words in given.items() if words & typed})
     return start(config, values.recipe, command, resume, step, values.stop_after)
-
-
-def begun(run: RunFolder, command: str) -> RunFolder | None:
-    """The run that a command began before it was restarted, if there is one."""
-    return run if run.exists() and run.description()["command"] == command else None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idensenet.data.dequantization import quantize
+from idensenet.dequantization import quantize
 from idensenet.errors import OptionError
 from idensenet.explore.query import Query, plain
 from idensenet.explore.subject import Subject

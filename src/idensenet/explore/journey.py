@@ -36,7 +36,7 @@ def _blocks(stack: ContractionStack, x: Tensor, call: Call, steps: list[Step]) -
     for k, (g, scale) in enumerate(zip(stack.branches(call), scales, strict=True)):
         y, measured = stack.forward_block(g, y, method, call.draws.fold(k))
         assert measured is not None
-        log_det = method.total([measured], stack.series).value
+        log_det = method.total(measured[None], stack.series).value
         if scale is not None and stack.norm is not None:
             log_det = log_det + stack.norm.log_det(y, scale[0])
             y = stack.norm.affine(y, *scale)

@@ -24,6 +24,7 @@ from idensenet.errors import LostProcessError, NonFiniteError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.precision import Precision
+from idensenet.storage import load
 from idensenet.training import compilation
 from idensenet.training.agreement import check_agreement, check_step
 from idensenet.training.averaging import Average
@@ -101,11 +102,31 @@ class Trainer:
         return None if context is None else context.to(self.fabric.device, self.flow.dtype)
 
     def start(self) -> None:
-        """Take from the data what is to be taken from it: ActNorm, standardisation. The same on every rank."""
+        """Take the first weights from a trained model, or ActNorm and standardisation from the data. The same on every rank."""
+        self.flow.eval()
+        if self.config.train.initial is None:
+            self.take_from_data()
+        else:
+            self.take_from_model(self.config.train.initial)
+        self.ranks.spread(self.flow.state_dict().values())
+        self.average = Average(self.flow, self.config.train.average)
+
+    def take_from_model(self, name: str) -> None:
+        """The weights, norms and standardisation of a trained model of the same shape."""
+        state = load(name, self.fabric.device).state_dict()
+        shapes = {key: tuple(value.shape) for key, value in self.flow.state_dict().items()}
+        other = sorted(key for key in {*shapes, *state} if key not in state or shapes.get(key) != tuple(state[key].shape))
+        if other:
+            raise OptionError(
+                f"train.initial={name} has other weights than this model ({other[0]} differs); give the options of that model."
+            )
+        self.flow.load_state_dict(state)
+
+    def take_from_data(self) -> None:
+        """ActNorm and standardisation, from the training data."""
         first = Batches(
             self.source, min(self.config.train.batch_size * 4, max(1, len(self.source.train))), self.config.train.seed
         )
-        self.flow.eval()
         if self.config.model.preprocess in ("standardize", "whiten"):
             rows, context = torch.from_numpy(self.source.train.x[:]), self.source.train.context
             given = None if context is None else self.given(torch.from_numpy(context))
@@ -114,8 +135,6 @@ class Trainer:
             check_rounding(rows, self.flow.preprocess, self.flow.dtype, "the table")
         x, _, c, _ = first(0)
         self.flow.initialize(self.prepare(x), self.given(c))
-        self.ranks.spread(self.flow.state_dict().values())
-        self.average = Average(self.flow, self.config.train.average)
 
     def trial(self) -> None:
         """A forward and a backward pass that change nothing in training."""
