@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from idensenet.data.columns import Columns
 
+from idensenet.columns import Columns
 from idensenet.data.source import Source, Split
 from idensenet.explore.explorer import Explorer
 from idensenet.explore.server import Server
