@@ -254,8 +254,7 @@ class Flow(nn.Module):
         """
         self._check_dtype()
         refresh_norms(self)
-        with EXACT.products(self.device):  # the gradient of a norm is never rounded
-            return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
+        return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
 
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
         """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are.

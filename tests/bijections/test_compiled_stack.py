@@ -13,6 +13,7 @@ from idensenet.bijections import ActNorm, ResidualBlock
 from idensenet.draws import GeneratorDraws
 from idensenet.lipschitz import Pieces, branch, dense_block
 from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
+from idensenet.lipschitz.linear import maps_of, refresh_norms
 from idensenet.logdet import ExactLogDet, Geometric, RouletteLogDet
 
 QUICK = {"compile_threads": 1, "cpp.simdlen": 1}  # plain loops spare a third of the C++ compiler's time
@@ -88,12 +89,19 @@ def test_a_stack_with_exact_log_determinants_is_one_compiled_function(context, n
         patch.setattr(ExactLogDet, "measure", lambda *_: pytest.fail("block by block"))
         for _ in range(2):
             same(run(made, x, c, twice=twice), right)
-            assert all(torch.equal(before[name], value) for name, value in made.state_dict().items())
+            for name, value in made.state_dict().items():  # norms are computed anew, and marked as unknown to others
+                torch.testing.assert_close(value, value.new_tensor(-1) if "fingerprint" in name else before[name])
         with torch.no_grad():
             for p, new in zip(made.parameters(), moved.parameters(), strict=True):
                 p.copy_(new)
         same(run(made, x, c, twice=twice), after)  # with other weights
+        for linear in maps_of(made):
+            torch.testing.assert_close(linear.sigma, torch.linalg.matrix_norm(linear.weight.detach(), 2))
 
+    # any other use computes norms of these weights by itself
+    assert refresh_norms(made) == 0  # where gradients are recorded, compiled code has done it
+    with torch.no_grad():
+        assert refresh_norms(made) == len(list(maps_of(made)))
     # without a gradient, or to save memory, blocks are computed one by one
     monkeypatch.setattr(made, "walk", lambda *_: pytest.fail("compiled"))
     with torch.no_grad():

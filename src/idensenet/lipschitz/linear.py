@@ -279,6 +279,18 @@ class LipschitzLinear(LipschitzMap):
             raise ShapeError(f"This layer takes vectors of {want} numbers, not a tensor of shape {tuple(x.shape)}.")
 
 
+class Refreshing(nn.Module):
+    """A module that may compute the norms of its maps itself, in the same compiled function that normalises their weights."""
+
+    def refreshes(self) -> bool:
+        """Whether it does so where this is asked.
+
+        Returns:
+            True if nobody else needs to.
+        """
+        return False
+
+
 def maps_of(root: nn.Module) -> Iterator[LipschitzMap]:
     """All Lipschitz maps under a module, in order."""
     for module in root.modules():
@@ -295,7 +307,8 @@ def without_norms(root: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Ten
 
 def refresh_norms(root: nn.Module) -> int:
     """Bring the norms of all maps under `root` up to date with their weights; returns how many stacks were not."""
-    maps = list(maps_of(root))
+    elsewhere = {m for each in root.modules() if isinstance(each, Refreshing) and each.refreshes() for m in maps_of(each)}
+    maps = [m for m in maps_of(root) if m not in elsewhere]
     if not maps:
         return 0
     with for_norms(maps[0].weight):

@@ -15,7 +15,7 @@ from idensenet.errors import OptionError
 from idensenet.lipschitz.activations import Activation, Folded, Mix, combined
 from idensenet.lipschitz.branch import Branch, Plan, Step, pull, push
 from idensenet.lipschitz.dense import DenseLayer
-from idensenet.lipschitz.linear import LipschitzMap, maps_of, refresh_norms
+from idensenet.lipschitz.linear import LipschitzMap, Refreshing, maps_of, refresh_norms
 from idensenet.precision import EXACT, Precision
 
 LEAN: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False}  # small blocks feel every call
@@ -57,7 +57,7 @@ class Stack:
         return Stack(self.plan, [[tensor.detach() for tensor in step] for step in self.steps])
 
 
-class Network(nn.Module):
+class Network(Refreshing):
     """K networks g of one shape, as a chain of layers, the last a linear map; each layer has the parameters of all K.
 
     `prepare` normalises and folds the weights of all blocks together and returns K branches, which are functions of plain
@@ -111,6 +111,24 @@ class Network(nn.Module):
                 mixes = [*(mixes or [(inputs, None)]), (made, folded.mix)]
         return steps
 
+    def fold_anew(self) -> list[list[Tensor]]:
+        """The same, with norms that are computed first. They are marked as unknown, so that any other use computes them again.
+
+        Returns:
+            A list of tensors for each step.
+        """
+        with torch.no_grad():
+            for linear in maps_of(self):
+                linear.compute_norms(False)
+                linear.fingerprint.fill_(-1)
+        return self.fold()
+
+    def refreshes(self) -> bool:
+        return self.compiled is not None and not self._iterated() and torch.is_grad_enabled()
+
+    def _iterated(self) -> bool:
+        return any(m.iterated for m in maps_of(self))
+
     def prepared(self, precision: Precision = EXACT) -> Stack:
         """The K branches, given norms that are up to date.
 
@@ -122,7 +140,9 @@ class Network(nn.Module):
         """
         # evaluation and solvers meet one batch size after another, and each would be compiled anew
         fold, plan = self.compiled if self.compiled and torch.is_grad_enabled() else (self.fold, self.plan)
-        stack = Stack(plan, [[precision.rounded(tensor) for tensor in step] for step in fold()])
+        with EXACT.products(next(self.parameters()).device):  # norms and their gradients are never rounded
+            steps = fold()
+        stack = Stack(plan, [[precision.rounded(tensor) for tensor in step] for step in steps])
         return stack if torch.is_grad_enabled() else stack.detached()  # parameters among them need a gradient
 
     def prepare(self, precision: Precision = EXACT) -> Stack:
@@ -146,9 +166,9 @@ class Network(nn.Module):
         if not on:
             self.compiled = None
             return
-        whole = not any(m.iterated for m in maps_of(self))  # else the pieces would be compiled, and stacks would share them
         plan = replace(self.plan, push=compiled(push), pull=compiled(pull))
-        self.compiled = compiled(type(self).fold, self) if whole else self.fold, plan
+        # where norms are iterated, the pieces of `fold` would be compiled, and stacks would share them
+        self.compiled = self.fold if self._iterated() else compiled(type(self).fold_anew, self), plan
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "compiled": None}  # compiled functions stay behind

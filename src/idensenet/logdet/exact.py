@@ -38,9 +38,9 @@ def value_and_jacobian(g: Linearizable, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def determinants(matrix: Tensor, f: PowerSeries) -> Tensor:
-    """det(I + s J) of 2 x 2 matrices [batch, 2, 2] for each pair (a, s) of f, in closed form: [pairs, batch]."""
-    a, b, c, d = matrix.flatten(1).unbind(1)
-    return torch.stack([torch.addcmul((1 + s * a) * (1 + s * d), b, c, value=-s * s) for _, s in f.pairs])
+    """det(I + s J) of 2 x 2 matrices [..., batch, 2, 2] for each pair (a, s) of f, in closed form: [..., pairs, batch]."""
+    a, b, c, d = matrix.flatten(-2).unbind(-1)
+    return torch.stack([torch.addcmul((1 + s * a) * (1 + s * d), b, c, value=-s * s) for _, s in f.pairs], -2)
 
 
 def checked_sign(value: Tensor, sign: Tensor) -> Tensor:
@@ -62,7 +62,10 @@ def checked_sign(value: Tensor, sign: Tensor) -> Tensor:
 
 
 def value_and_spectrum(g: Linearizable, x: Tensor, f: PowerSeries) -> tuple[Tensor, Tensor]:
-    """g(x), and what tr f(J) follows from: in two dimensions determinants [pairs, batch], else matrices [batch, D, D]."""
+    """g(x), and what tr f(J) follows from: in two dimensions determinants [pairs, batch], else matrices [batch, D, D].
+
+    For compiled functions, which take the determinants in the same pass.
+    """
     gx, matrix = value_and_jacobian(g, x)
     return gx, determinants(matrix, f) if matrix.shape[-1] == 2 else matrix
 
@@ -79,7 +82,7 @@ class ExactLogDet(LogDet):
     """
 
     def measure(self, g: Linearizable, x: Tensor, draws: Draws, f: PowerSeries, save: bool = False) -> tuple[Tensor, Tensor]:
-        """g(x), and determinants or Jacobians.
+        """g(x), and Jacobians.
 
         Args:
             g: The prepared branch.
@@ -92,11 +95,13 @@ class ExactLogDet(LogDet):
             g(x), and what `total` takes.
         """
         if save and torch.is_grad_enabled():
-            gx, found = checkpoint(value_and_spectrum, g, x, f, use_reentrant=False, preserve_rng_state=False)
-            return gx, found
-        return value_and_spectrum(g, x, f)
+            gx, matrix = checkpoint(value_and_jacobian, g, x, use_reentrant=False, preserve_rng_state=False)
+            return gx, matrix
+        return value_and_jacobian(g, x)
 
     def total(self, found: Tensor, f: PowerSeries) -> Estimate:
+        if found.shape[-2:] == (2, 2) and found.ndim == 4:
+            found = determinants(found, f)
         if found.ndim == 3:  # [blocks, pairs, batch]
             logs = checked_sign(torch.log(found.abs()), found).sum(0).unbind()
         else:  # [blocks, batch, D, D]
