@@ -70,6 +70,27 @@ TOY: dict[str, dict[str, Any]] = {
     "depth 4": {"depth": 4, "growth": 16},
     "8 blocks": {"blocks": [8], "growth": 24},
     "5 blocks": {"blocks": [5], "growth": 32},
+    # a second list, after tables had preferred sine
+    "rate 2e-2, beta 20": {"beta": 20, "train": {"lr": 2e-2}},
+    "sine, beta 3": {"activation": "sine", "beta": 3},
+    "sine, beta 3, rate 2e-2": {"activation": "sine", "beta": 3, "train": {"lr": 2e-2}},
+    "sine, beta 6, rate 2e-2": {"activation": "sine", "beta": 6, "train": {"lr": 2e-2}},
+    "sine, beta 3, rate 4e-2": {"activation": "sine", "beta": 3, "train": {"lr": 4e-2}},
+    "sine, beta 3, rate 2e-2, depth 2": {
+        "activation": "sine",
+        "beta": 3,
+        "depth": 2,
+        "growth": 36,
+        "train": {"lr": 2e-2},
+    },
+    "sine, beta 3, rate 2e-2, constants 0.999, 0.9999": {
+        "activation": "sine",
+        "beta": 3,
+        "coeff": 0.999,
+        "lip": 0.9999,
+        "train": {"lr": 2e-2},
+    },
+    "CPila, rate 2e-2": {"activation": "cpila", "train": {"lr": 2e-2}},
 }
 BOTH: dict[str, dict[str, Any]] = {
     "start": {},
