@@ -51,7 +51,7 @@ START["residual2"] = (
     "cifar10-resflow-tiny",
     {**START["residual"][1], "beta": 16, "train": {"lr": 5e-3, "weight_decay": 1e-4}},
 )
-START["toy"] = ("toy-best", {})
+START["toy"] = ("toy-best", {"activation": "clipswish", "beta": 10, "train": {"lr": 5e-3}})
 SETS = "checkerboard", "rings", "2spirals"
 TOY: dict[str, dict[str, Any]] = {
     "start": {},

@@ -39,7 +39,7 @@ FIXED = Model("i-DenseNet", "toy-idensenet-fixed")
 LEARNED = Model("i-DenseNet + LC", "toy-idensenet")
 CLIPSWISH = Model("i-DenseNet + LC, CLipSwish", "toy-idensenet-clipswish")
 BEST = Model("best found (toy-best)", "toy-best", exact=True)
-MONOTONE = Model("the same, monotone with CPila", "toy-best-monotone", exact=True)
+MONOTONE = Model("monotone blocks, CPila (toy-best-monotone)", "toy-best-monotone", exact=True)
 SMOKE: dict[str, Any] = {
     "train.max_steps": 120,
     "train.batch_size": 200,
