@@ -1,4 +1,4 @@
-"""What the page is told: true numbers, pictures of the right thing, and one sentence for what cannot be answered."""
+"""The answers to the page: true numbers, pictures of the right thing, and one sentence where there is no answer."""
 
 import base64
 import io

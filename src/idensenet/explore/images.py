@@ -107,7 +107,7 @@ class Images:
         Args:
             images: Levels [n, channels, height, width].
             columns: Images in a row.
-            levels: Their number of levels; that of the model by default.
+            levels: Number of levels of the images; by default the number of the model.
 
         Returns:
             A data address.

@@ -21,7 +21,7 @@ WAITING = 16  # requests that may wait for an answer
 
 
 class Server(ThreadingHTTPServer):
-    """Answers requests for one model until it is told to stop.
+    """Answers requests for one model until it is stopped.
 
     A request must name this machine in its Host header, so that a page elsewhere cannot reach it under a name of its own, and
     its address must begin with a random word, which other users of the machine do not know.

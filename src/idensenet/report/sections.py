@@ -236,7 +236,7 @@ def repeat(story: Story) -> str:
         ("Draw samples", f"idensenet sample {run} -n {64 if image else 5000} --out samples.png"),
         ("Round trip of data", f"idensenet reconstruct {run} --out round_trip.png"),
         ("Certify it", f"idensenet certify {run}"),
-        ("Look at it live", f"idensenet explore {run}"),
+        ("Explore it live", f"idensenet explore {run}"),
         ("Make this page again", f"idensenet report {run}"),
     ]
     if story.config.train.max_steps is not None and story.step < story.config.train.max_steps:
