@@ -18,6 +18,7 @@ from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
 from idensenet.threads import set_by_user, suited_to, threads_for
 from idensenet.training.continuing import batch_notes, begun, how_to_go_on
+from idensenet.training.initial import weights_of
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, fitted
 from idensenet.training.run import RunFolder
@@ -69,6 +70,11 @@ def start(
         fabric = world.connect(config.train) if world.launcher else None
         source = source_of(config, known_columns(resume))
         trainer = Trainer(fitted(config, source), source, run, run_picture, fabric)
+        initial = trainer.config.train.initial
+        if initial is not None and resume is None:  # what does not fit is found before anything is written
+            _, notes = weights_of(initial, trainer.flow)
+            for note in notes if trainer.rank == 0 else ():
+                print(note, flush=True)
         with run.locked() if trainer.rank == 0 else nullcontext(), _threads(trainer, settled):
             try:
                 code = _locked(trainer, recipe, command, resume is not None, step, stop_after)
