@@ -28,7 +28,6 @@ from idensenet.training.world import World, leaving_in_order, restarted
 COMMON = (
     "config",
     "resume",
-    "stop_after",
     "dry_run",
     "data.name",
     "data.root",
@@ -36,8 +35,8 @@ COMMON = (
     "data.table",
     "model.blocks",
     "model.growth",
-    "model.coeff",
     "logdet.method",
+    "train.initial",
     "train.epochs",
     "train.max_steps",
     "train.batch_size",
@@ -45,9 +44,7 @@ COMMON = (
     "train.schedule",
     "train.seed",
     "train.devices",
-    "train.num_nodes",
     "train.precision",
-    "train.memory",
     "output.dir",
 )
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
