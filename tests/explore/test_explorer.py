@@ -42,7 +42,7 @@ def pixels(address):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB"))
 
 
-# The way through the blocks
+# The path through the blocks
 
 
 @pytest.mark.parametrize(

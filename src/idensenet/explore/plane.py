@@ -1,4 +1,4 @@
-"""A density of two columns: a picture of it, a slice through it, its samples, and the way of a point through the blocks."""
+"""A density of two columns: a picture of it, a slice through it, its samples, and the path of a point through the blocks."""
 
 from __future__ import annotations
 
