@@ -288,7 +288,7 @@ class Config:
 
     @classmethod
     def saved(cls, values: Mapping[str, Any]) -> Config:
-        """The configuration of a run or model on disk. One of a version before 0.2 divided rows by their position."""
+        """The configuration of a run or model on disk. Versions before 0.2 divided rows by their position."""
         data = values.get("data") if isinstance(values, Mapping) else None
         if isinstance(data, Mapping) and "split" not in data and (data.get("table") or data.get("folder")):
             values = {**values, "data": {**data, "split": "position"}}

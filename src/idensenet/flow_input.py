@@ -162,7 +162,7 @@ class FlowInput(nn.Module):
     # Weights, and what they take from data
 
     def prepare(self, precision: Precision = EXACT) -> Prepared:
-        """Normalised weights for the weights as they are now. Every public call makes them, unless it is given some.
+        """Normalised weights for the weights as they are now. Every public call computes them, unless you pass some.
 
         Args:
             precision: How the products of the blocks are rounded; for training.
@@ -176,7 +176,7 @@ class FlowInput(nn.Module):
             return Prepared(self.body.prepared(precision), self.preprocess.prepared(EXACT), precision)
 
     def initialize(self, batch: Tensor, context: Tensor | None = None) -> None:
-        """Set every ActNorm from a batch of data, in order. Those that are initialised already stay as they are.
+        """Set every ActNorm from a batch of data, in order. ActNorms that are initialised already do not change.
 
         Args:
             batch: Training data, some hundred samples.

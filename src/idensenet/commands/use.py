@@ -116,7 +116,7 @@ def probing_of(values: Any) -> Probing | None:
 
 
 def said_errors(error: torch.Tensor, target: float | None) -> list[str]:
-    """How exact single scores are, and which of them are not as exact as they were to be."""
+    """How exact single scores are, and which of them miss the error that was asked for."""
     root = float(error.double().square().mean().sqrt())
     lines = [f"standard error of a single score, from its probes: {root:.3g} nats"] if root > 0 or target else []
     missed = [] if target is None else (error > target).nonzero().flatten().tolist()

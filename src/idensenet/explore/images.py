@@ -149,7 +149,7 @@ class Images:
         }
 
     def chosen(self, query: Query) -> dict[str, Any]:
-        """One image and what the model makes of it.
+        """One image, its bits per dimension and the norm of its code.
 
         Args:
             query: `of`, the place of the image.

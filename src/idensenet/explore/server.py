@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
             self.explorer.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that leaves in the middle of an answer is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
