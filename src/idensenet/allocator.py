@@ -15,7 +15,7 @@ SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"
 
 
 def keep_freed_memory() -> bool:
-    """Make the C library keep freed memory, in this whole process. False where it cannot, or where the environment has settled it."""
+    """Make the C library keep freed memory, in this whole process. False where it cannot, or where the environment decides."""
     return _tell(1 << 30, 2**31 - 1)
 
 
