@@ -20,7 +20,7 @@ def options(text):
     found, name = {}, ""
     for line in text.splitlines():
         if line.startswith("  --"):
-            name, _, rest = line.strip().partition(" ")
+            name, _, rest = line.strip().partition("  ")
             found[name] = rest.strip()
         elif line.startswith(" " * 25) and name:
             found[name] = f"{found[name]} {line.strip()}".strip()
@@ -55,3 +55,10 @@ def test_help_fits_into_eighty_columns(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = said([name, "--help"], capsys).splitlines()
     assert max(len(line) for line in lines if "example:" not in line and "idensenet" not in line) <= 80
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_option_of_a_command_has_a_sentence(name, capsys):
+    found = options(said([name, "--help"], capsys))
+    assert all(sentence.endswith(".") and len(sentence.split()) >= 3 for sentence in found.values()), found
+    assert all(sentence[0].isupper() or sentence[0].isdigit() for sentence in found.values()), found
