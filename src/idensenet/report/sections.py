@@ -98,7 +98,8 @@ def overview(story: Story) -> str:
         recipe = story.recipe
         words = f": {escape(recipe.description)}" if recipe else ""
         rows.append(("Recipe", f"<code>{escape(story.recipe_name)}</code>{words}"))
-        if recipe and recipe.paper:
+        own = story.config.data.table or story.config.data.folder  # of which the paper says nothing
+        if recipe and recipe.paper and not own:
             rows.append(("The paper reports", escape(recipe.paper)))
     if source is None:
         rows.append(("Data", f"{escape(story.data_name)}, which is not there any more: {escape(story.missing)}"))
