@@ -23,7 +23,7 @@ PAGES = {  # files of the repository, and where they are on the site
     "benchmarks/README.md": "benchmarks.md",
     "benchmarks/scaling.png": "scaling.png",
     "results/README.md": "reproduction.md",
-    "examples": "examples/index.md",
+    "examples": "examples/scripts.md",
     "LICENSE": "LICENSE.txt",
 }
 COPIED = (
@@ -55,7 +55,7 @@ def site_path(path: str) -> str | None:
     if name.parent == PurePosixPath("results"):
         return f"paper/{name.name}"
     if name.parent == PurePosixPath("examples") and name.suffix == ".py":
-        return f"examples/index.md#{name.stem}"
+        return f"examples/scripts.md#{name.stem}"
     return None
 
 
@@ -104,7 +104,7 @@ def on_files(files, config):
     for path in RESULTS:
         if path.suffix == ".png":
             files.append(File.generated(config, f"paper/{path.name}", abs_src_path=str(path)))
-    files.append(File.generated(config, "examples/index.md", content=examples_page()))
+    files.append(File.generated(config, "examples/scripts.md", content=examples_page()))
     return files
 
 
@@ -117,7 +117,7 @@ def on_page_markdown(markdown, page, config, files):
         text = (ROOT / source).read_text().split("\n", 1)[1].strip()  # without its title
         return relinked(text, source, uri)
 
-    if uri == "examples/index.md" or uri.startswith("reference/"):
+    if uri == "examples/scripts.md" or uri.startswith("reference/"):
         return markdown
     pieces, last = [], 0
     for match in INCLUDED.finditer(markdown):

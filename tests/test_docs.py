@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import idensenet as idn
+from idensenet.blocks import BLOCKS
+from idensenet.cli import COMMANDS, main
 from idensenet.lipschitz.activations import ACTIVATIONS
-from idensenet.models import BLOCKS, LOG_DETS  # which fills them, before the fixture takes a copy
+from idensenet.methods import LOG_DETS  # the modules that fill both, before the fixture takes a copy
 from idensenet.structure import CLASSES
 from page_blocks import DOCS, blocks, form, run
 from public_docstrings import left_out, public
@@ -158,3 +160,18 @@ def test_every_public_name_is_on_a_page_of_the_reference():
     pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     named = set(re.findall(r"^::: idensenet\.(\w+)$", pages, re.M))
     assert set(idn.__all__) - named == set(), "add a line '::: idensenet.NAME' to a page in docs/reference"
+
+
+SHELL = re.compile(r"^    (?:srun |\S.* -m )?idensenet (\w+) ?((?:[^\n\\]|\\\n)*)", re.M)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS])
+def test_every_option_of_a_command_on_a_page_exists(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help-all" if name == "train" else "--help"])
+    known = {*re.findall(r"^  (--[\w.-]+)", capsys.readouterr().out, re.M), "--help", "--help-all", "--devices"}
+    typed = [(text, found[2]) for text in TEXTS for found in SHELL.finditer(text.read_text()) if found[1] == name]
+    assert typed, "no page shows this command"
+    for text, rest in typed:
+        for option in re.findall(r"(--[\w.-]+)", re.split(r"\s#\s| -- ", rest)[0]):
+            assert option in known, f"{text.name}: idensenet {name} {rest}"

@@ -235,13 +235,13 @@ def test_samples_without_end_are_refused(tmp_path, capsys):
 def test_samples_are_decoded_in_parts_and_do_not_depend_on_them(monkeypatch):
     flow = idn.load("moons")
     whole = flow.sample(700, torch.Generator().manual_seed(0))
-    monkeypatch.setattr("idensenet.flow.NUMBERS", 2)
+    monkeypatch.setattr("idensenet.flow_samples.NUMBERS", 2)
     parts = flow.sample(700, torch.Generator().manual_seed(0))
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
     given = idn.build("toy-idensenet", context=1, blocks=(1,)).eval()
     contexts = torch.randn(600, 1)
     both = [given.sample(600, torch.Generator().manual_seed(0), context=contexts)]
-    monkeypatch.setattr("idensenet.flow.NUMBERS", 1 << 18)
+    monkeypatch.setattr("idensenet.flow_samples.NUMBERS", 1 << 18)
     both.append(given.sample(600, torch.Generator().manual_seed(0), context=contexts))
     torch.testing.assert_close(*both, atol=1e-5, rtol=1e-5)
     assert given.sample(600, context=contexts[:1]).shape == (600, 2)

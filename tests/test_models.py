@@ -7,11 +7,13 @@ import idensenet as idn
 from brute import jacobians, log_abs_det
 from flows import data, images
 from idensenet.bijections import Coupling, InvertibleConv1x1
+from idensenet.blocks import BLOCKS, register_block
 from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
 from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz import ACTIVATIONS, LipschitzMap, dense_block
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, Geometric, Poisson, RouletteLogDet, SeriesLogDet
-from idensenet.models import BLOCKS, NEAR, build_config, make_log_det, make_solver, register_block
+from idensenet.methods import make_log_det, make_solver
+from idensenet.models import NEAR, build_config
 from idensenet.solve import Anderson, Newton, Picard
 
 PARAMETERS = {

@@ -1,4 +1,4 @@
-"""Models on disk: those of a configuration, those assembled by hand, and what cannot be read."""
+"""Models on disk: built from a configuration, assembled by hand, or impossible to read."""
 
 import json
 import math

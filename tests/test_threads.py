@@ -16,7 +16,7 @@ from idensenet.threads import VARIABLES, set_by_user, suited_to, threads_for
 
 @pytest.fixture
 def free(monkeypatch):
-    """As if nobody had set a number, on a machine of eight cores; returns what torch is told."""
+    """As if nobody had set a number, on a machine of eight cores; returns the numbers that torch receives."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     now, told = [8], []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Squeeze,
         Whiten,
     )
+    from idensenet.blocks import register_block
     from idensenet.config import recipes
     from idensenet.constructors import IDenseNet, ImageFlow, MonotoneFlow, ResidualFlow
     from idensenet.flow import Flow, bits_per_dim
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         SeriesLogDet,
         register_log_det,
     )
-    from idensenet.models import build, register_block
+    from idensenet.models import build
     from idensenet.solve import Anderson, Newton, Picard, Solution
     from idensenet.storage import load, save
     from idensenet.structure import register_class
@@ -158,7 +159,8 @@ _WHERE = {
         "SeriesLogDet",
         "register_log_det",
     ),
-    "models": ("build", "register_block"),
+    "blocks": ("register_block",),
+    "models": ("build",),
     "solve": ("Anderson", "Newton", "Picard", "Solution"),
     "storage": ("load", "save"),
     "structure": ("register_class",),

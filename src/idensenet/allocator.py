@@ -15,12 +15,12 @@ SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"
 
 
 def keep_freed_memory() -> bool:
-    """Tell the C library so, for this whole process. False where it cannot be told, or where the environment has settled it."""
+    """Make the C library keep freed memory, in this whole process. False where it cannot, or where the environment decides."""
     return _tell(1 << 30, 2**31 - 1)
 
 
 def give_back_freed_memory() -> bool:
-    """The opposite: blocks of a megabyte and more go back to the system when they are freed. False as above."""
+    """Make the C library give freed blocks of a megabyte and more back to the system. False as above."""
     return _tell(1 << 20, 1 << 20)
 
 

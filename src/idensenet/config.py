@@ -139,7 +139,7 @@ class DataConfig:
     """Training and held-out data."""
 
     name: str | None = None
-    """A known data set: a toy set (circles, moons, checkerboard, ...), digits, mnist, fashion-mnist, cifar10 or imagenet32."""
+    """A toy set (moons, checkerboard, ...), digits, mnist, fashion-mnist, cifar10 or imagenet32."""
     root: str = "data"
     """Folder of downloaded data sets."""
     folder: str | None = None
@@ -183,7 +183,7 @@ class TrainConfig:
     """Training."""
 
     initial: str | None = None
-    """Start from the weights of a trained model: the folder of a run or of a saved model, or the name of one in the package."""
+    """Start from the weights of a trained model: the folder of a run, or a model of the package."""
     objective: str = "density"
     """What is minimised: density, classification or hybrid."""
     weight: str = "1"
@@ -193,7 +193,7 @@ class TrainConfig:
     max_steps: int | None = None
     """Length of the run in optimiser steps; it replaces epochs, and toy sets, which never end, need it."""
     batch_size: int = 64
-    """Number of samples in a batch of one process."""
+    """Samples in a batch of one process."""
     accumulate: int = 1
     """Number of batches whose gradients are averaged for one step."""
     lr: float = 1e-3
@@ -215,9 +215,9 @@ class TrainConfig:
     concatenation_from: float = 0.0
     """Fraction of the run after which the concatenation learns."""
     seed: int = 0
-    """Seed of initial weights, data order, noise and probe vectors."""
+    """Seed of weights, data order and noise."""
     devices: int = 1
-    """Number of devices of a node, each with a process of its own; torchrun and srun decide it themselves."""
+    """Devices of a node, each with its own process; torchrun and srun decide it themselves."""
     num_nodes: int = 1
     """Number of machines; torchrun and srun decide it themselves."""
     timeout: float = 10.0
@@ -231,7 +231,7 @@ class TrainConfig:
     memory: str = "keep"
     """Activations of a training step: keep stores them, save recomputes each block in the backward pass."""
     precision: str = "32-true"
-    """Precision: 32-true, 64-true, or bf16-mixed, which rounds the products of training to bfloat16."""
+    """32-true, 64-true, or bf16-mixed: products of training in bfloat16."""
     tf32: bool = False
     """Allow TF32 in the products of training on CUDA."""
     threads: int | None = None
@@ -288,7 +288,7 @@ class Config:
 
     @classmethod
     def saved(cls, values: Mapping[str, Any]) -> Config:
-        """The configuration of a run or model on disk. One of a version before 0.2 divided rows by their position."""
+        """The configuration of a run or model on disk. Versions before 0.2 divided rows by their position."""
         data = values.get("data") if isinstance(values, Mapping) else None
         if isinstance(data, Mapping) and "split" not in data and (data.get("table") or data.get("folder")):
             values = {**values, "data": {**data, "split": "position"}}

@@ -12,7 +12,7 @@ class ShapeError(InputError):
 
 
 class DtypeError(InputError):
-    """A tensor has a type that is not taken here."""
+    """A tensor has a number type that is not accepted here."""
 
 
 class DeviceError(InputError):
@@ -28,7 +28,7 @@ class OptionError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A recipe, an activation or another thing was asked for by a name that nobody has."""
+    """There is no recipe, activation or other thing of this name."""
 
 
 class UninitializedError(InputError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,120 +16,28 @@ from idensenet.bijections import (
     Chain,
     ConditionalAffine,
     ContractionStack,
-    Coupling,
     Flatten,
     Invert,
     InvertibleConv1x1,
     Logit,
-    MonotoneBlock,
     ResidualBlock,
     Split,
     Squeeze,
     Whiten,
-    channel_mask,
-    checkerboard_mask,
-    coupling_net,
 )
-from idensenet.config import Config, LogDetConfig, SolverConfig, recipe
+from idensenet.blocks import BLOCKS, CONDITIONAL
+from idensenet.config import Config, recipe
 from idensenet.dequantizer import Dequantizer
-from idensenet.errors import OptionError, ShapeError, nearest
+from idensenet.errors import OptionError, ShapeError
 from idensenet.flow import Flow
 from idensenet.hybrid import Classifier, Head, HybridFlow, VectorHead
-from idensenet.lipschitz import LipschitzMap, Network, Pieces, dense_block, residual_net
+from idensenet.lipschitz import LipschitzMap, Network, Pieces
 from idensenet.lipschitz.conditional import ConditionalNetwork, Embedding
 from idensenet.lipschitz.norms import checked_norm
-from idensenet.logdet import (
-    LOG_DETS,
-    AdaptiveLogDet,
-    ExactLogDet,
-    Geometric,
-    KrylovLogDet,
-    Law,
-    LogDet,
-    Poisson,
-    RouletteLogDet,
-    SeriesLogDet,
-)
-from idensenet.logdet.series import Probe
+from idensenet.methods import chosen, make_log_det, make_solver
 from idensenet.mixture import Mixture
-from idensenet.registry import Registry
-from idensenet.solve import Anderson, Newton, Picard, Solver
 
 NEAR = 0.05  # factor of the closing weights of a block that starts near the identity
-Made = TypeVar("Made")
-
-
-def _choose(option: str, name: str, known: Registry[Made] | dict[str, Callable[..., Made]]) -> Callable[..., Made]:
-    if name not in known:
-        raise OptionError(f"{option}={name!r} is not known; {nearest(name, sorted(known))}")
-    return known[name]
-
-
-# Log-determinants and solvers by name
-
-
-def _law(config: LogDetConfig) -> Law:
-    laws: dict[str, Callable[..., Law]] = {"poisson": Poisson, "geometric": Geometric}
-    return _choose("logdet.law", config.law, laws)(config.law_parameter)
-
-
-def _probes(config: LogDetConfig, evaluation: bool) -> tuple[int, Probe]:
-    kinds: dict[str, Callable[..., Probe]] = {"rademacher": lambda: "rademacher", "gaussian": lambda: "gaussian"}
-    return config.eval_probes if evaluation else config.probes, _choose("logdet.probe", config.probe, kinds)()
-
-
-def _series(config: LogDetConfig, evaluation: bool) -> LogDet:
-    return SeriesLogDet(config.eval_terms if evaluation else config.terms, *_probes(config, evaluation))
-
-
-def _roulette(config: LogDetConfig, evaluation: bool) -> LogDet:
-    terms = config.eval_terms if evaluation else config.exact_terms
-    return RouletteLogDet(_law(config), terms, *_probes(config, evaluation))
-
-
-def _adaptive(config: LogDetConfig, evaluation: bool) -> LogDet:
-    probes, probe = _probes(config, evaluation)
-    return AdaptiveLogDet(config.tolerance, probes=probes, probe=probe)
-
-
-def _krylov(config: LogDetConfig, evaluation: bool) -> LogDet:
-    probes, probe = _probes(config, evaluation)
-    return KrylovLogDet(config.tolerance, 30 if evaluation else config.terms, probes=probes, probe=probe)
-
-
-LOG_DETS.register("exact", lambda config, evaluation: ExactLogDet())
-LOG_DETS.register("series", _series)
-LOG_DETS.register("roulette", _roulette)
-LOG_DETS.register("adaptive", _adaptive)
-LOG_DETS.register("krylov", _krylov)
-
-
-MOST = {  # what nobody needs more of, and what would never end
-    **dict.fromkeys(("terms", "exact_terms", "eval_terms", "law_parameter"), 10_000),
-    **dict.fromkeys(("probes", "eval_probes"), 1000),
-    "max_steps": 1_000_000,
-}
-
-
-def _check_most(group: str, config: LogDetConfig | SolverConfig) -> None:
-    for name, most in MOST.items():
-        if not getattr(config, name, 0) <= most:
-            raise OptionError(f"{group}.{name}={getattr(config, name)} must be at most {most:,}.")
-
-
-def make_log_det(config: LogDetConfig, evaluation: bool = False) -> LogDet:
-    """The estimator that a configuration asks for, in training or in evaluation."""
-    _check_most("logdet", config)
-    _law(config), _probes(config, evaluation)  # wrong names are errors whether they are used or not
-    option, name = ("eval_method", config.eval_method) if evaluation else ("method", config.method)
-    return _choose(f"logdet.{option}", name, LOG_DETS)(config, evaluation)
-
-
-def make_solver(config: SolverConfig) -> Solver:
-    """The solver that a configuration asks for."""
-    _check_most("solver", config)
-    kinds: dict[str, Callable[..., Solver]] = {"picard": Picard, "anderson": Anderson, "newton": Newton}
-    return _choose("solver.method", config.method, kinds)(config.tol, config.max_steps)
 
 
 class Builder:
@@ -179,7 +87,7 @@ class Builder:
         parts: list[Bijection] = [ActNorm(shape[0])] if m.actnorm and self.built == 0 else []
         if m.context and self.built == 0:
             parts.append(ConditionalAffine(shape[0], m.context, m.context_width))
-        parts += _choose("block", m.block, BLOCKS)(self, shape, count, scale)
+        parts += chosen("block", m.block, BLOCKS)(self, shape, count, scale)
         self.built += count
         return parts
 
@@ -282,7 +190,7 @@ class Builder:
 
     def flow(self) -> Flow:
         m = self.model
-        _choose("block", m.block, BLOCKS)
+        chosen("block", m.block, BLOCKS)
         if m.start not in ("random", "identity"):
             raise OptionError(f"start={m.start!r} is not known; use 'random' or 'identity'.")
         if m.factor_prior not in ("standard", "conditional"):
@@ -314,128 +222,6 @@ class Builder:
         taps = [*range(scales - 1), len(shapes) - 1]
         classifier = Classifier({i: Head(shapes[i][0], m.head_width) for i in taps}, m.classes)
         return HybridFlow(body, classifier, m.shape, shapes[-1], self.preprocess(), m.levels, dequantizer=noise)
-
-
-# Blocks by name
-
-BlockMaker = Callable[[Builder, Sequence[int], int, int], list[Bijection]]
-BLOCKS: Registry[list[Bijection]] = Registry("block")
-CONDITIONAL = ("dense", "residual", "monotone", "monotone-residual", "implicit")  # blocks that take a context
-
-
-def register_block(name: str, make: BlockMaker) -> None:
-    """Make a kind of block usable by name in `--model.block`.
-
-    Args:
-        name: The name.
-        make: Called with the builder, the shape, the number of blocks and the scale (-1 for fully connected blocks after
-            images); returns the bijections of that scale.
-    """
-    BLOCKS.register(name, make)
-
-
-def _dense_net(builder: Builder, shape: Sequence[int], count: int, scale: int) -> Network | ConditionalNetwork:
-    m, growth = builder.model, builder.growth(scale)
-    if m.context:
-        inner = dense_block([shape[0] + m.context_features], m.depth, growth, builder.pieces, outputs=shape[0], blocks=count)
-        return builder.conditional(inner, shape[0])
-    return dense_block(shape, m.depth, growth, builder.pieces, m.fc_first if scale < 0 else None, blocks=count)
-
-
-def _dense(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-    return [builder.stack(_dense_net(builder, shape, count, scale), shape[0])]
-
-
-def _implicit(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-    """z + g_z(z) = x + g_x(x): a residual block, and one backwards (Lu et al., 2021)."""
-    parts: list[Bijection] = []
-    for _ in range(count):
-        there, back = (_dense_net(builder, shape, 1, scale) for _ in range(2))
-        parts += [builder.stack(there, shape[0]), Invert(builder.stack(back, shape[0], norm=False))]
-    return parts
-
-
-def _residual(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-    m, pieces = builder.model, builder.pieces
-    if m.context:
-        inputs, widths = [shape[0] + m.context_features], [m.width] * m.depth
-        kernels = [1] * (m.depth + 1)
-        inner = residual_net(inputs, widths, kernels, pieces, small_last=True, outputs=shape[0], blocks=count)
-        return [builder.stack(builder.conditional(inner, shape[0]), shape[0])]
-    if scale < 0:
-        return _nets(builder, shape, count, [m.fc_width] * 2, [1, 1, 1])
-    if len(shape) == 3:
-        return _nets(builder, shape, count, [m.width] * 2, [3, 1, 3])
-    return _nets(builder, shape, count, [m.width] * m.depth, [1] * (m.depth + 1), small_last=True)
-
-
-def _extended(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-    """Residual networks as deep and as wide as the features of a dense block."""
-    m, growth = builder.model, builder.growth(scale)
-    if scale < 0:
-        widths = [m.fc_first + growth * i for i in range(m.depth + 1)]
-        return _nets(builder, shape, count, widths, [1] * (len(widths) + 1))
-    widths = [shape[0] + growth * (i + 1) for i in range(m.depth)]
-    return _nets(builder, shape, count, widths, [*[3] * m.depth, 1], small_last=len(shape) == 1)
-
-
-def _nets(
-    builder: Builder,
-    shape: Sequence[int],
-    count: int,
-    widths: Sequence[int],
-    kernels: Sequence[int],
-    small_last: bool = False,
-) -> list[Bijection]:
-    """Stacks of residual networks. The very first block of an image model begins without an activation."""
-    alone = 1 if builder.built == 0 and len(shape) == 3 else 0
-    return [
-        builder.stack(residual_net(shape, widths, kernels, builder.pieces, active, small_last, blocks=k), shape[0])
-        for k, active in ((alone, False), (count - alone, True))
-        if k
-    ]
-
-
-def _monotone(make: BlockMaker) -> BlockMaker:
-    """The same networks in monotone blocks."""
-
-    def made(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-        builder.kind = MonotoneBlock
-        return make(builder, shape, count, scale)
-
-    return made
-
-
-def _coupling(builder: Builder, shape: Sequence[int], count: int, scale: int, mixed: bool = False) -> list[Bijection]:
-    m, parts = builder.model, list[Bijection]()
-    width = m.fc_width if scale < 0 else m.width
-    for i in range(count):
-        if mixed and scale >= 0:
-            parts.append(InvertibleConv1x1(shape[0]))
-        swap = (i if scale < 0 else builder.built + i) % 2 == 1
-        mask = (checkerboard_mask if scale == 0 and len(shape) == 3 else channel_mask)(shape, swap)
-        parts.append(Coupling(coupling_net(shape, width), mask))
-        if m.actnorm:
-            parts.append(ActNorm(shape[0]))
-    return parts
-
-
-def _glow(builder: Builder, shape: Sequence[int], count: int, scale: int) -> list[Bijection]:
-    return _coupling(builder, shape, count, scale, mixed=True)
-
-
-for _name, _make in {
-    "dense": _dense,
-    "residual": _residual,
-    "extended": _extended,
-    "monotone": _monotone(_dense),
-    "monotone-residual": _monotone(_residual),
-    "monotone-extended": _monotone(_extended),
-    "implicit": _implicit,
-    "coupling": _coupling,
-    "glow": _glow,
-}.items():
-    BLOCKS.register(_name, _make)
 
 
 def build(name: str, **overrides: Any) -> Flow:

@@ -272,7 +272,7 @@ class AllButOne(ExactLogDet):
 
 
 class ForgotTurn(MonotoneBlock):
-    """Its log-determinant is that of w + g(w)."""
+    """Returns the log-determinant of w + g(w) instead of its own."""
 
     series = ResidualBlock.series
 

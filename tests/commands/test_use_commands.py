@@ -120,7 +120,7 @@ def test_another_table_is_read_by_the_names_of_the_columns(table, tmp_path, caps
     config, _ = parse(["--resume", str(run), "--data.table", str(tmp_path / "other.csv")])
     assert config.data.columns == ("a", "b", "c")
     assert main(["evaluate", str(run), "--data.table", str(tmp_path / "other.csv"), "--data.columns", "[z,b]"]) == 2
-    # a run that does not tell the names: those of its table
+    # a run without names of columns takes the names of its table
     described = RunFolder(run).config().replace(data={"columns": []})
     assert by_name(DataConfig(table=str(tmp_path / "other.csv")), described.data).columns == ("a", "b", "c")
 

@@ -21,8 +21,8 @@ def browser(tmp_path_factory):
         yield found
 
 
-def looked_at(browser, server, name):
-    """Open the page at both widths and check what holds for all of them; the last one is that of a phone."""
+def opened(browser, server, name):
+    """Opens the page at both widths, the phone last, and checks what holds for every page."""
     for width, phone in WIDTHS:
         browser.open(server.address, width, phone=phone)
         assert browser.said == []
@@ -39,7 +39,7 @@ def looked_at(browser, server, name):
 
 def test_two_columns(browser):
     with serving(plane_subject()) as server:
-        looked_at(browser, server, "plane")
+        opened(browser, server, "plane")
         assert f"moons {HOSTILE}" in browser.text()
         before = browser.text()
         browser.click(".pick", 0.5, 0.4)
@@ -61,7 +61,7 @@ def test_two_columns(browser):
 
 def test_tables(browser):
     with serving(table_subject()) as server:
-        looked_at(browser, server, "table")
+        opened(browser, server, "table")
         text = browser.text()
         for name in (HOSTILE, IMAGE, f"people {IMAGE}", f"A note with {IMAGE}."):
             assert name in text
@@ -77,7 +77,7 @@ def test_tables(browser):
 
 def test_images(browser):
     with serving(image_subject()) as server:
-        looked_at(browser, server, "images")
+        opened(browser, server, "images")
         around = "document.querySelector('img[alt*=neighbours]')"
         before = browser.evaluate(f"{around}.src")
         browser.slide("Angle between neighbours, degrees", 25)

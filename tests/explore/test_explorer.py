@@ -1,4 +1,4 @@
-"""What the page is told: true numbers, pictures of the right thing, and one sentence for what cannot be answered."""
+"""The answers to the page: true numbers, pictures of the right thing, and one sentence where there is no answer."""
 
 import base64
 import io
@@ -42,7 +42,7 @@ def pixels(address):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB"))
 
 
-# The way through the blocks
+# The path through the blocks
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from idensenet.lipschitz import LipschitzMap
 class CircularConv1d(LipschitzMap):
     """A circular convolution of signals [batch, channels, length] with an odd kernel.
 
-    Its singular values are those of the transform of the kernel at each frequency, so its norm is exact. The derivative of
-    the norm is left to autograd, so no singular vectors are kept.
+    The Fourier transform of the kernel has one matrix for each frequency, with the same singular values, so its norm is exact.
+    The derivative of the norm is left to autograd, so no singular vectors are kept.
     """
 
     channels, samples, event = 1, 0, 2

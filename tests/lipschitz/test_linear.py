@@ -1,4 +1,4 @@
-"""Normalised linear layers: the norm in use is always that of the weights in use."""
+"""Normalised linear layers: the norm in use always belongs to the weights in use."""
 
 import copy
 import io
@@ -86,7 +86,7 @@ def exact_norm(layer):
 def assert_fresh(layer, rounded=False):
     """sigma is the norm of this weight, and what the layer does with its input has norm coeff at most.
 
-    It looks at the layer as the last use left it: nothing here refreshes norms. `rounded` is for singular vectors that were
+    It checks the layer as the last use left it: nothing here refreshes norms. `rounded` is for singular vectors that were
     float32 before.
     """
     rounding = 1e-5 if layer.weight.dtype == torch.float32 else 1e-6 if rounded else 1e-12

@@ -273,7 +273,7 @@ def test_half_a_step_is_enough_where_the_vectors_fit(monkeypatch):
 
 
 def test_half_a_step_is_not_enough_where_they_do_not_fit():
-    """The vectors of other weights: the layer that moved climbs, the one beside it that did not is left with half a step."""
+    """The vectors of other weights: the layer that moved climbs, the one next to it that did not is left with half a step."""
     weight, size = torch.randn(2, 4, 5, 3, 3, dtype=torch.float64), (6, 6)
     right, left = torch.randn(2, 5, *size, dtype=torch.float64), torch.randn(2, 4, *size, dtype=torch.float64)
     sigma, u, v = norms.convolution_norms(weight, right, 1e-6, None, left)

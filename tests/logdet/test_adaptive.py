@@ -70,7 +70,7 @@ def test_a_limit_on_the_certain_terms_keeps_it_unbiased():
 @pytest.mark.parametrize("norm", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("terms", [1, 2, 5])
 def test_a_tail_that_follows_the_powers_is_unbiased_for_every_probe(norm: float, terms: int):
-    """With the number of certain terms given, the factor is that of the last two powers, or of the first product."""
+    """With the number of certain terms given, the factor comes from the last two powers, or from the first product."""
     A, x = matrix(4, norm, symmetric=terms > 2), torch.zeros(1, 4, dtype=torch.float64)
     estimator = AdaptiveLogDet(1e-30, min_terms=terms, max_terms=terms)
     for _ in range(3):
@@ -80,16 +80,16 @@ def test_a_tail_that_follows_the_powers_is_unbiased_for_every_probe(norm: float,
             powers.append(A.T @ powers[-1])
         factor = (A @ v).norm() / v.norm() if terms == 1 else powers[terms - 1].norm() / powers[terms - 2].norm()
         law = Geometric(1 - float(factor.clamp(*FACTORS)))
-        beyond = norm**law.limit * float(v @ v)  # what lengths that are not looked at could add
+        beyond = norm**law.limit * float(v @ v)  # what longer series could add
         close(expectation(estimator, MatrixNet(A), x, v[None], law), whole_series(A, v), 1e-8 + beyond)
-        if 0.55 < float(factor) < 0.85:  # the control: lengths that are not those of this law
+        if 0.55 < float(factor) < 0.85:  # the control: lengths from another law
             off = expectation(estimator, MatrixNet(A), x, v[None], Geometric(0.9 - float(factor)))
             assert (off - whole_series(A, v)).abs() > 1e-5 + 2 * beyond
 
 
 @pytest.mark.parametrize("c", [0.8, -0.9])
 def test_slow_series_have_no_heavy_tail(c: float):
-    """On c I every probe has the same value but for the roulette, so the spread is that of the tail alone."""
+    """On c I every probe has the same value but for the roulette, so the spread comes from the tail alone."""
     n, d = 40_000, 4
     x, g = torch.zeros(n, d, dtype=torch.float64), MatrixNet(c * torch.eye(d, dtype=torch.float64))
     truth = math.log1p(c) * d

@@ -53,7 +53,7 @@ def test_the_value_is_the_quadratic_form_of_the_function(name, f):
     probe = torch.randn(1, *x.shape, dtype=torch.float64)
     J, v = autograd_jacobians(g, x).detach(), probe[0].flatten(1)
     right = torch.einsum("bi,bij,bj->b", v, logarithm(J, f), v)
-    for enabled in (True, False):  # the space of J', and that of J
+    for enabled in (True, False):  # the space of J', and the space of J
         with torch.set_grad_enabled(enabled):
             found = run(KrylovLogDet(1e-12), g, x, Fixed(probe), f)[1].value
             close(found, right, 1e-7)
@@ -67,7 +67,7 @@ def test_the_value_is_the_quadratic_form_of_the_function(name, f):
 @networks
 @pytest.mark.parametrize(("steps", "f"), [(1, LOG_ONE_PLUS), (2, LOG_ONE_PLUS), (1, MONOTONE)])
 def test_the_expectation_of_the_gradient_over_the_law_is_exact_for_every_probe(name, steps, f):
-    """Enumerated: the sum over all lengths of their chance times the gradient is that of u' dJ v with the exact u."""
+    """Enumerated: the sum over all lengths of their chance times the gradient is u' dJ v with the exact u."""
     g, x = network(name), inputs(name)
     batch, probe = len(x), torch.randn(1, *x.shape, dtype=torch.float64)
     weight = torch.randn(batch, dtype=torch.float64)

@@ -249,6 +249,16 @@ def test_table(tmp_path, dims):
     assert ("The first 4 of 5 columns are shown." in page) == (dims == 5)
 
 
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("own", [False, True])
+def test_the_paper_is_not_quoted_for_data_of_ones_own(tmp_path, own):
+    flow = toy_flow()
+    if own:
+        flow.config = flow.config.replace(data={"table": "mine.csv"})
+    run = fake_run(tmp_path / "run", flow, toy_source(), "toy-idensenet")
+    assert ("The paper reports" in text_of(write_report(run, toy_source()).read_text())) != own
+
+
 def test_no_dense_layers_no_evaluation_no_metrics(tmp_path):
     flow = image_flow(block="glow", fc_blocks=0, width=8)
     run = fake_run(tmp_path / "run", flow, image_source(flow), "digits-idensenet")

@@ -334,7 +334,7 @@ def test_the_cpu_budget_trains_every_image_model_with_the_settings_of_the_best_r
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAPER if not name.startswith("toy")])
 def test_the_paper_budget_takes_its_first_step(name, tmp_path, monkeypatch):
-    """With made-up images and two of them in a batch; the models, the objective and the optimiser are those of the paper."""
+    """With made-up images and two of them in a batch; the models, the objective and the optimiser are as in the paper."""
     rng = np.random.default_rng(0)
     part = Split(rng.integers(0, 256, (8, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 8))
     monkeypatch.setattr(

@@ -122,7 +122,7 @@ def test_signals_agree_with_quadrature_and_with_the_paper(made, name, deviation)
         if cell["paper"] is not None and column.startswith("mean"):
             assert abs(cell["ours"] - cell["paper"]) < 0.01 + 4 * cell["error"], (row, column)
     assert all(holds for text, holds in verdicts(found).items() if "maxima" not in text)  # those take all pairs
-    wrong = values["LipSwish", "mean, D = 1"]  # the control: another activation is told apart
+    wrong = values["LipSwish", "mean, D = 1"]  # the control: another activation has another figure
     assert abs(wrong["ours"] - ratio_by_quadrature("clipswish", deviation)) > 20 * wrong["error"]
 
 

@@ -151,7 +151,7 @@ def test_continuing_from_an_earlier_step_sets_aside_what_lay_ahead_and_keeps_wha
     assert trained.run.checkpoints.steps() == [3]
     aside = trained.run.checkpoints.folder / "aside-1-step-00000006"
     assert checkpoint.digest(aside / "manifest.json") == ahead
-    assert trained.run.checkpoints.best() == 3  # not that of the path that was left
+    assert trained.run.checkpoints.best() == 3  # not the best one of the path that was left
     other.progress.step = 4
     other.save(None)
     assert trained.run.checkpoints.steps() == [3, 4]

@@ -204,7 +204,7 @@ class Notes(Quiet):
 
 @pytest.fixture
 def switched(monkeypatch):
-    """What the blocks were told about compilation; nothing is compiled."""
+    """Collects the calls that switch compilation; nothing is compiled."""
     told = []
     monkeypatch.setattr(ResidualBlock, "compile_blocks", lambda block, on=True: told.append(on))
     return told

@@ -178,7 +178,7 @@ class Bijection(nn.Module, ABC):
 
     @torch.no_grad()
     def initialize(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Take from a batch what is to be taken from data, once; returns F(x).
+        """Set what depends on data from a batch, once; returns F(x).
 
         Args:
             x: Samples [batch, *event].

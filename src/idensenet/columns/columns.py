@@ -100,7 +100,7 @@ class Columns:
         return cls(tuple(found))
 
     def discrete_of(self, x: Array, discrete: Names) -> Columns:
-        """The second look: which of the others are on a grid.
+        """Find which of the other columns are on a grid.
 
         Args:
             x: All columns as numbers.
@@ -124,7 +124,7 @@ class Columns:
         return Columns(tuple(found))
 
     def counted(self, x: Array, weight: Array | None = None) -> Columns:
-        """The last look: how probable categories are."""
+        """Count how probable categories are."""
         sizes = [len(column.categories) for column in self.columns if column.categories is not None]
         seen = Categories.fit(x[:, self.of("nominal")].astype(np.int64), sizes, weight) if sizes else None
         return Columns(self.columns, seen)

@@ -15,7 +15,7 @@ Value = str | int | float | bool
 
 
 def is_number(text: str) -> bool:
-    """Whether a table means a number by this."""
+    """Whether a value of a table is a number."""
     try:
         float(text)
     except ValueError:

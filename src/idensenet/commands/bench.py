@@ -19,13 +19,13 @@ from idensenet.files import write_atomically
 
 def bench(arguments: list[str]) -> int:
     parser = Parser("bench", "Measure speed and memory on this machine.", "idensenet bench --threads 2 --out bench.json")
-    parser.add_argument("--only", type=list[str], default=[], help="some of the measurements, as [toy,image]; all by default")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the processor")
-    parser.add_argument("--batch", type=int, default=8, help="images in a training step")
-    parser.add_argument("--small", action="store_true", help="tiny models: to see that it works, not how fast it is")
-    parser.add_argument("--profile", action="store_true", help="where the time of a training step goes, by name, instead")
-    parser.add_argument("--picture", type=str | None, default=None, help="draw the curves of `scaling` as PNG")
-    parser.add_argument("--out", type=str | None, default=None, help="write the figures as JSON")
+    parser.add_argument("--only", type=list[str], default=[], help="Some of the measurements, as [toy,image]; all by default.")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="Number of threads.")
+    parser.add_argument("--batch", type=int, default=8, help="Number of images in a training step.")
+    parser.add_argument("--small", action="store_true", help="Tiny models, to see that it works, not how fast it is.")
+    parser.add_argument("--profile", action="store_true", help="Show where the time of a training step goes instead, by name.")
+    parser.add_argument("--picture", type=str | None, default=None, help="Draw the curves of 'scaling' into this PNG file.")
+    parser.add_argument("--out", type=str | None, default=None, help="Write the figures into this JSON file.")
     values = parser.read(arguments)
     from idensenet.bench.cases import CASES
     from idensenet.bench.size import SMALL, Size

@@ -10,9 +10,9 @@ def data(arguments: list[str]) -> int:
     from idensenet.commands.parsing import Parser
 
     parser = Parser("data", "Download or import a data set, and verify its content.", "idensenet data cifar10 --root data")
-    parser.add_argument("name", type=str, help="mnist, fashion-mnist, cifar10 or imagenet32")
-    parser.add_argument("--root", type=str, default="data", help="folder to put it in")
-    parser.add_argument("--from", type=str | None, default=None, dest="source", help="a file or folder to import instead")
+    parser.add_argument("name", type=str, help="Data set: mnist, fashion-mnist, cifar10 or imagenet32.")
+    parser.add_argument("--root", type=str, default="data", help="Folder to put it in.")
+    parser.add_argument("--from", type=str | None, default=None, dest="source", help="File or folder to import.")
     values = parser.read(arguments)
     from idensenet.data.catalog import open_source
     from idensenet.data.download import fetch, import_from

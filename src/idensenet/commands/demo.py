@@ -19,8 +19,8 @@ COMMAND = "idensenet demo"
 
 def demo(arguments: list[str]) -> int:
     parser = Parser("demo", "Fit a flow to the checkerboard in two to three minutes.", "idensenet demo --out demo")
-    parser.add_argument("--out", type=str, default="demo", help="folder of the run; replaces an earlier demo, no other files")
-    parser.add_argument("--steps", type=int, default=2500, help="training steps")
+    parser.add_argument("--out", type=str, default="demo", help="Folder of the run; replaces an earlier demo and nothing else.")
+    parser.add_argument("--steps", type=int, default=2500, help="Number of training steps.")
     values = parser.read(arguments)
     run = RunFolder(values.out)
     if run.exists():

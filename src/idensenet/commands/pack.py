@@ -33,7 +33,7 @@ def unpack(arguments: list[str]) -> int:
     parser = Parser(
         "unpack", "Make a run of a file that 'idensenet pack' wrote.", "idensenet unpack moons.safetensors --out runs/moons"
     )
-    parser.add_argument("file", type=str, help="The file.")
+    parser.add_argument("file", type=str, help="The file that 'idensenet pack' wrote.")
     parser.add_argument("--out", type=str | None, default=None, help="The folder; FILE without its ending by default.")
     values = parser.read(arguments)
     from idensenet.training.packing import unpack as read

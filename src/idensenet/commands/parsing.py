@@ -40,7 +40,7 @@ class Parser(ArgumentParser):
         self.common: tuple[str, ...] | None = None  # what --help shows of them; None for everything
 
     def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
-        return page(self, self.titles, self.common) if self.titles else super().format_help(formatter)
+        return page(self, self.titles, self.common)
 
     def read(self, arguments: list[str]) -> Any:
         if self.common is not None and "--help-all" in arguments:

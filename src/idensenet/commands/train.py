@@ -18,6 +18,7 @@ from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
 from idensenet.threads import set_by_user, suited_to, threads_for
 from idensenet.training.continuing import batch_notes, begun, how_to_go_on
+from idensenet.training.initial import weights_of
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, fitted
 from idensenet.training.run import RunFolder
@@ -27,7 +28,6 @@ from idensenet.training.world import World, leaving_in_order, restarted
 COMMON = (
     "config",
     "resume",
-    "stop_after",
     "dry_run",
     "data.name",
     "data.root",
@@ -35,8 +35,8 @@ COMMON = (
     "data.table",
     "model.blocks",
     "model.growth",
-    "model.coeff",
     "logdet.method",
+    "train.initial",
     "train.epochs",
     "train.max_steps",
     "train.batch_size",
@@ -44,9 +44,7 @@ COMMON = (
     "train.schedule",
     "train.seed",
     "train.devices",
-    "train.num_nodes",
     "train.precision",
-    "train.memory",
     "output.dir",
 )
 EXAMPLE = "idensenet train toy-idensenet --data.name moons --train.max_steps 2000 --output.dir runs/moons"
@@ -69,6 +67,11 @@ def start(
         fabric = world.connect(config.train) if world.launcher else None
         source = source_of(config, known_columns(resume))
         trainer = Trainer(fitted(config, source), source, run, run_picture, fabric)
+        initial = trainer.config.train.initial
+        if initial is not None and resume is None:  # what does not fit is found before anything is written
+            _, notes = weights_of(initial, trainer.flow)
+            for note in notes if trainer.rank == 0 else ():
+                print(note, flush=True)
         with run.locked() if trainer.rank == 0 else nullcontext(), _threads(trainer, settled):
             try:
                 code = _locked(trainer, recipe, command, resume is not None, step, stop_after)

@@ -52,13 +52,13 @@ def evaluate(arguments: list[str]) -> int:
     parser = model_parser(
         "evaluate", "Score a model on held-out data, every term itemised.", "idensenet evaluate runs/moons --samples 1000"
     )
-    parser.add_argument("--samples", type=int | None, default=None, help="how many held-out samples; all by default")
-    parser.add_argument("--batch", type=int | None, default=None, help="samples at a time; changes no number")
+    parser.add_argument("--samples", type=int | None, default=None, help="Number of held-out samples; all by default.")
+    parser.add_argument("--batch", type=int | None, default=None, help="Number of samples at a time; changes no result.")
     parser.add_argument(
         "--importance",
         type=int,
         default=1,
-        help="number of noise samples of each image, for a bound that is closer to its density",
+        help="Number of noise samples of each image; more of them bring the bound closer to its density.",
     )
     add_probing(parser)
     add_groups(parser, Config(), ("data",))
@@ -101,10 +101,10 @@ def with_progress(
 
 def add_probing(parser: Parser) -> None:
     parser.add_argument(
-        "--probes", type=int | None, default=None, help="draws that the log-determinant of a row is the mean of"
+        "--probes", type=int | None, default=None, help="Number of draws over which the log-determinant of a row is averaged."
     )
     parser.add_argument(
-        "--error", type=float | None, default=None, help=f"standard error of each row in nats, with up to {MOST} draws"
+        "--error", type=float | None, default=None, help=f"Standard error of each row in nats, with up to {MOST} draws."
     )
 
 
@@ -116,7 +116,7 @@ def probing_of(values: Any) -> Probing | None:
 
 
 def said_errors(error: torch.Tensor, target: float | None) -> list[str]:
-    """How exact single scores are, and which of them are not as exact as they were to be."""
+    """How exact single scores are, and which of them miss the error that was asked for."""
     root = float(error.double().square().mean().sqrt())
     lines = [f"standard error of a single score, from its probes: {root:.3g} nats"] if root > 0 or target else []
     missed = [] if target is None else (error > target).nonzero().flatten().tolist()
@@ -167,15 +167,15 @@ def _print_summary(found: dict[str, Any], flow: Flow, source: Source) -> None:
 
 def sample(arguments: list[str]) -> int:
     parser = model_parser("sample", "Draw samples from a model.", "idensenet sample runs/digits -n 64 --out samples.png")
-    parser.add_argument("-n", "--number", type=int, default=64, help="how many")
-    parser.add_argument("--out", type=str, default="samples.png", help="a .png picture, or .npy / .csv for the numbers")
-    parser.add_argument("--temperature", type=float, default=1.0, help="scale of the latent noise; below 1 for typical samples")
-    parser.add_argument("--seed", type=int, default=0, help="of the latent noise")
+    parser.add_argument("-n", "--number", type=int, default=64, help="Number of samples.")
+    parser.add_argument("--out", type=str, default="samples.png", help="Picture (.png) or numbers (.npy, .csv) to write.")
+    parser.add_argument("--temperature", type=float, default=1.0, help="Scale of the latent noise; 1 is the model itself.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the latent noise.")
     parser.add_argument(
         "--context",
         type=str | None,
         default=None,
-        help="of a conditional model: numbers as '[1, 2]', or a table with a row each",
+        help="Context of a conditional model: numbers as '[1, 2]', or a table with a row for each sample.",
     )
     values = parser.read(arguments)
     check("--number", values.number)
@@ -271,8 +271,8 @@ def reconstruct(arguments: list[str]) -> int:
     parser = model_parser(
         "reconstruct", "Send held-out data there and back.", "idensenet reconstruct runs/digits --out round_trip.png"
     )
-    parser.add_argument("-n", "--number", type=int, default=32, help="how many samples")
-    parser.add_argument("--out", type=str, default="round_trip.png", help="picture to write")
+    parser.add_argument("-n", "--number", type=int, default=32, help="Number of samples.")
+    parser.add_argument("--out", type=str, default="round_trip.png", help="Picture to write, a PNG file.")
     add_groups(parser, Config(), ("data",))
     values = parser.read(arguments)
     check("--number", values.number)

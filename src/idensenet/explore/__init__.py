@@ -1,1 +1,1 @@
-"""A live look at a trained model: a page on this machine, and the server that answers it."""
+"""The live page of a trained model, and the server on this machine that answers its questions."""

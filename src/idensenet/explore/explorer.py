@@ -19,7 +19,7 @@ from idensenet.report.markup import data_uri
 from idensenet.threads import suited_to
 
 AT_ONCE = 100  # samples that are computed together
-QUICK = 256  # dimensions up to which a certificate is there at once; that of an image model takes a while
+QUICK = 256  # dimensions up to which the certificate is computed at once; for an image model it takes a while
 VIEWS: dict[str, type[Plane] | type[Table] | type[Images]] = {"plane": Plane, "table": Table, "images": Images}
 
 

@@ -107,7 +107,7 @@ class Images:
         Args:
             images: Levels [n, channels, height, width].
             columns: Images in a row.
-            levels: Their number of levels; that of the model by default.
+            levels: Number of levels of the images; by default the number of the model.
 
         Returns:
             A data address.
@@ -149,7 +149,7 @@ class Images:
         }
 
     def chosen(self, query: Query) -> dict[str, Any]:
-        """One image and what the model makes of it.
+        """One image, its bits per dimension and the norm of its code.
 
         Args:
             query: `of`, the place of the image.

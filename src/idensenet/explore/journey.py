@@ -1,4 +1,4 @@
-"""The way of samples through a flow, step by step."""
+"""The path of samples through a flow, step by step."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ function plane(about) {
   const layers = { density: true, samples: false, data: false };
   const found = { density: null, samples: [], data: [], slice: null, path: null, cloud: null };
 
-  const view = section("Density", "Click or drag in the picture to choose a point: the slice goes through it, and its way is below.");
+  const view = section("Density", "Click or drag in the picture to choose a point: the slice goes through it, and its path is below.");
   const picture = new Chart(`Learned density of ${names[0]} and ${names[1]}`, { most: 620, draw: drawPlane });
   const curve = new Chart("Conditional density along the slice", { ratio: 0.62, draw: drawCurve });
   const captions = { density: note(""), slice: note("") };
@@ -105,11 +105,11 @@ function plane(about) {
     el("div", {}, controls(turn, where), curve.box, captions.slice)));
   const samplesBox = view.body.querySelectorAll("input[type=checkbox]")[1];
 
-  // The way through the blocks
-  const way = section("The way through the blocks",
+  // The path through the blocks
+  const way = section("The path through the blocks",
     "Every block moves all points a little, and all of them together turn the data into a normal distribution. " +
-    "The line is the way of the chosen point so far; the dots are " + (real ? "held-out points." : "samples."));
-  const map = new Chart("Points after a step, and the way of the chosen point", { most: 620, draw: drawMap });
+    "The line is the path of the chosen point so far; the dots are " + (real ? "held-out points." : "samples."));
+  const map = new Chart("Points after a step, and the path of the chosen point", { most: 620, draw: drawMap });
   const stage = el("div"), steps = el("div"), words = note("");
 
   function drawMap(chart, inside) {

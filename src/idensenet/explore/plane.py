@@ -1,4 +1,4 @@
-"""A density of two columns: a picture of it, a slice through it, its samples, and the way of a point through the blocks."""
+"""A density of two columns: a picture of it, a slice through it, its samples, and the path of a point through the blocks."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Plane:
         return {"points": plain(self.points(query.integer("n", 1000, 1, MOST_POINTS)).cpu())}
 
     def path(self, query: Query) -> dict[str, Any]:
-        """The way of one point through the blocks, and back.
+        """The path of one point through the blocks, and back.
 
         Args:
             query: `x` and `y`.

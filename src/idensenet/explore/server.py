@@ -21,7 +21,7 @@ WAITING = 16  # requests that may wait for an answer
 
 
 class Server(ThreadingHTTPServer):
-    """Answers requests for one model until it is told to stop.
+    """Answers requests for one model until it is stopped.
 
     A request must name this machine in its Host header, so that a page elsewhere cannot reach it under a name of its own, and
     its address must begin with a random word, which other users of the machine do not know.
@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
             self.explorer.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that leaves in the middle of an answer is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

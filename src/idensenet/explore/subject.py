@@ -1,4 +1,4 @@
-"""What is looked at: a model, its data if it can be read, and what to call both."""
+"""The subject of a live page: a model, its data if they can be read, and their names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Subject:
 
     @cached_property
     def prepared(self) -> Prepared:
-        """Normalised weights, computed once: nobody changes the model while it is looked at."""
+        """Normalised weights, computed once: nobody changes the model while its page is open."""
         return self.flow.prepare()
 
     @property

@@ -113,7 +113,7 @@ class Convolutions:
         return torch.stack([F.conv2d(v, w, padding=w.shape[-1] // 2) for v, w in zip(x, weights, strict=True)])
 
     def transposed(self) -> Convolutions:
-        """There is back, and back is there."""
+        """The transposed operators."""
         return Convolutions(self.back, self.there)
 
     def take(self, index: Tensor) -> Convolutions:

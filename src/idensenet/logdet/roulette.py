@@ -22,7 +22,7 @@ def uniforms(draws: Draws, x: Tensor, probes: int) -> Tensor:
 
 
 class Law(ABC):
-    """The law of N >= 0, the number of terms beyond those taken for certain."""
+    """The law of N >= 0, the number of terms after the certain ones."""
 
     limit: int  # P(N > limit) is below 1e-16
 

@@ -98,7 +98,8 @@ def overview(story: Story) -> str:
         recipe = story.recipe
         words = f": {escape(recipe.description)}" if recipe else ""
         rows.append(("Recipe", f"<code>{escape(story.recipe_name)}</code>{words}"))
-        if recipe and recipe.paper:
+        own = story.config.data.table or story.config.data.folder  # of which the paper says nothing
+        if recipe and recipe.paper and not own:
             rows.append(("The paper reports", escape(recipe.paper)))
     if source is None:
         rows.append(("Data", f"{escape(story.data_name)}, which is not there any more: {escape(story.missing)}"))
@@ -236,7 +237,7 @@ def repeat(story: Story) -> str:
         ("Draw samples", f"idensenet sample {run} -n {64 if image else 5000} --out samples.png"),
         ("Round trip of data", f"idensenet reconstruct {run} --out round_trip.png"),
         ("Certify it", f"idensenet certify {run}"),
-        ("Look at it live", f"idensenet explore {run}"),
+        ("Explore it live", f"idensenet explore {run}"),
         ("Make this page again", f"idensenet report {run}"),
     ]
     if story.config.train.max_steps is not None and story.step < story.config.train.max_steps:

@@ -22,13 +22,13 @@ EXAMPLE = "idensenet reproduce table-signal --budget cpu --out reproduction"
 def reproduce(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     parser = Parser("reproduce", "Make a table or figure of the paper again; without a name, list them.", EXAMPLE)
-    parser.add_argument("names", type=str, nargs="*", help="of experiments, or 'all'")
-    parser.add_argument("--budget", type=str, default="cpu", help="smoke (seconds), cpu (hours) or paper (as published)")
-    parser.add_argument("--out", type=str, default="reproduction", help="folder of the results, and of the runs below it")
-    parser.add_argument("--data", type=str, default="data", help="folder of downloaded data")
-    parser.add_argument("--workers", type=int, default=2, help="runs that are trained side by side")
+    parser.add_argument("names", type=str, nargs="*", help="Names of experiments, or all.")
+    parser.add_argument("--budget", type=str, default="cpu", help="Length of runs: smoke (seconds), cpu (hours) or paper.")
+    parser.add_argument("--out", type=str, default="reproduction", help="Folder of the results, with the runs below it.")
+    parser.add_argument("--data", type=str, default="data", help="Folder of downloaded data sets.")
+    parser.add_argument("--workers", type=int, default=2, help="Number of runs that train side by side.")
     parser.add_argument(
-        "--first-steps", type=int | None, default=None, help="train only so many steps of each run, and write no result"
+        "--first-steps", type=int | None, default=None, help="Train only so many steps of each run, and write no result."
     )
     parser.epilog = f"example: {EXAMPLE}. What follows ' -- ' is handed to every 'idensenet train': -- --train.devices 4"
     values: Any = parser.read(words)

@@ -57,7 +57,7 @@ class Quiet(Display):
 
 
 class Plain(Display):
-    """One line each time, as a log file likes it."""
+    """One line for each report, for log files."""
 
     def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         print(f"step {step}/{self.steps}: {line(metrics)}, left {clock(self.time_left(step))}", flush=True)

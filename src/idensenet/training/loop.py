@@ -24,7 +24,6 @@ from idensenet.errors import LostProcessError, NonFiniteError, OptionError
 from idensenet.flow import Flow, Prepared
 from idensenet.models import build_config
 from idensenet.precision import Precision
-from idensenet.storage import load
 from idensenet.training import compilation
 from idensenet.training.agreement import check_agreement, check_step
 from idensenet.training.averaging import Average
@@ -33,6 +32,7 @@ from idensenet.training.diagnosis import diagnosis
 from idensenet.training.display import Display, make_display
 from idensenet.training.evaluation import held_out, in_words
 from idensenet.training.events import Events
+from idensenet.training.initial import weights_of
 from idensenet.training.interrupt import StopRequest, listening
 from idensenet.training.objective import Objective
 from idensenet.training.options import check_choice
@@ -107,20 +107,9 @@ class Trainer:
         if self.config.train.initial is None:
             self.take_from_data()
         else:
-            self.take_from_model(self.config.train.initial)
+            self.flow.load_state_dict(weights_of(self.config.train.initial, self.flow)[0])
         self.ranks.spread(self.flow.state_dict().values())
         self.average = Average(self.flow, self.config.train.average)
-
-    def take_from_model(self, name: str) -> None:
-        """The weights, norms and standardisation of a trained model of the same shape."""
-        state = load(name, self.fabric.device).state_dict()
-        shapes = {key: tuple(value.shape) for key, value in self.flow.state_dict().items()}
-        other = sorted(key for key in {*shapes, *state} if key not in state or shapes.get(key) != tuple(state[key].shape))
-        if other:
-            raise OptionError(
-                f"train.initial={name} has other weights than this model ({other[0]} differs); give the options of that model."
-            )
-        self.flow.load_state_dict(state)
 
     def take_from_data(self) -> None:
         """ActNorm and standardisation, from the training data."""
