@@ -29,7 +29,7 @@ from idensenet.commands.use import (
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
 from idensenet.data.csv_rows import TextFormat
-from idensenet.data.source import Source, Split
+from idensenet.data.source import Samples, Source, Split
 from idensenet.data.table_source import Roles, read_contents
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
@@ -46,10 +46,10 @@ ERROR = "log_density_error"
 
 
 @dataclass(frozen=True)
-class Samples:
+class Chosen:
     """What is scored: parts that stay where they are, and the place of each sample in the order that is asked for."""
 
-    parts: tuple[Split, ...]
+    parts: tuple[Samples, ...]
     order: np.ndarray[Any, Any] | None = None
 
     def scores(self, what: str, flow: Flow, limit: int | None, probing: Probing | None = None) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ def score(arguments: list[str]) -> int:
     background = None if values.background is None else load(values.background)
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
-    own = own_rows(flow, values.data, trained_on) if own_data else Samples((trained_on.test,))
+    own = own_rows(flow, values.data, trained_on) if own_data else Chosen((trained_on.test,))
     sets = {"own": own}
     if values.against is not None:
         sets["other"] = other_rows(values.against, flow, values.data, trained_on)
@@ -130,7 +130,7 @@ def _enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
 
 
 def _oddness(
-    flow: Flow, background: Flow | None, rows: Samples, limit: int | None, reference: Tensor, probing: Probing
+    flow: Flow, background: Flow | None, rows: Chosen, limit: int | None, reference: Tensor, probing: Probing
 ) -> dict[str, Tensor]:
     scores = rows.scores("scoring", flow, limit, probing)
     behind = None
@@ -186,16 +186,16 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
 # What is scored
 
 
-def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
+def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Chosen:
     """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
     if given.table is not None:
         return _table(Path(given.table), flow, given)
     source = source_of(Config(data=given))
     check_shape(flow, source)
     if given.folder is None:
-        return Samples((source.test,))
+        return Chosen((source.test,))
     assert source.places is not None
-    return Samples((source.train, source.test), np.argsort(source.places))
+    return Chosen((source.train, source.test), np.argsort(source.places))
 
 
 def written(flow: Flow, given: DataConfig) -> TextFormat:
@@ -204,7 +204,7 @@ def written(flow: Flow, given: DataConfig) -> TextFormat:
     return TextFormat(trained.header if given.header is None else given.header, given.decimal or trained.decimal)
 
 
-def _table(path: Path, flow: Flow, given: DataConfig) -> Samples:
+def _table(path: Path, flow: Flow, given: DataConfig) -> Chosen:
     """All rows of a table, read as the model was trained."""
     trained = flow.config.data if flow.config is not None else DataConfig()
     roles = Roles(given.columns or trained.columns or None, given.context or trained.context)
@@ -214,10 +214,10 @@ def _table(path: Path, flow: Flow, given: DataConfig) -> Samples:
     split = contents.split()
     if split.x.shape[1:] != flow.shape:
         raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {split.x.shape[1]}.")
-    return Samples((split,))
+    return Chosen((split,))
 
 
-def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
+def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Chosen:
     """Another data set in the form that the model takes: images are brought to its size, channels and levels."""
     name, flipped = word.removesuffix(FLIPPED), word.endswith(FLIPPED)
     path = Path(name)
@@ -238,11 +238,12 @@ def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> 
     if flow.levels is None or source.levels is None:
         if source.shape != flow.shape or source.levels != flow.levels:
             raise OptionError(f"The model takes samples of shape {flow.shape}, but {name} has {source.shape}.")
-        return Samples(tuple(parts))
+        return Chosen(tuple(parts))
     if source.shape == flow.shape and source.levels == flow.levels and not flipped:
-        return Samples(tuple(parts))
-    fitted = [fit_images(torch.from_numpy(np.array(part.x)), source.levels, flow.shape, flow.levels) for part in parts]
-    return Samples(tuple(Split((x.flip(2) if flipped else x).numpy()) for x in fitted))
+        return Chosen(tuple(parts))
+    images = [part.batch(np.arange(len(part))).x for part in parts]
+    fitted = [fit_images(each, source.levels, flow.shape, flow.levels) for each in images]
+    return Chosen(tuple(Split((x.flip(2) if flipped else x).numpy()) for x in fitted))
 
 
 def fit_images(images: Tensor, levels: int, shape: tuple[int, ...], wanted: int) -> Tensor:

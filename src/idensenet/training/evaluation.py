@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idensenet.checks import check_rounding
-from idensenet.data.source import Split
+from idensenet.data.source import Samples
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
@@ -43,7 +43,7 @@ def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> floa
     return total
 
 
-def first_rows(split: Split, limit: int | None = None) -> np.ndarray[Any, Any]:
+def first_rows(split: Samples, limit: int | None = None) -> np.ndarray[Any, Any]:
     """The indices of the first rows, at most `limit`, which an evaluation scores."""
     return np.arange(len(split) if limit is None else min(limit, len(split)))
 
@@ -66,7 +66,7 @@ def rows_at_once(flow: Flow) -> int:
 @torch.no_grad()
 def score_rows(
     flow: Flow,
-    split: Split,
+    split: Samples,
     rows: np.ndarray[Any, Any],
     batch: int | None = None,
     report: Callable[[int], None] = lambda done: None,
@@ -134,7 +134,7 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     return result
 
 
-def held_out(flow: Flow, split: Split, limit: int | None, ranks: Ranks) -> dict[str, Any]:
+def held_out(flow: Flow, split: Samples, limit: int | None, ranks: Ranks) -> dict[str, Any]:
     """The summary of at most so many samples; every process scores its share, and all of them know the result."""
     rows = first_rows(split, limit)
     scores = score_rows(flow, split, rows[ranks.share(len(rows))])
