@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from idensenet.anomaly import auroc, oddness
 from idensenet.commands.parsing import add_groups
+from idensenet.commands.score_stream import score_stream
 from idensenet.commands.use import (
     add_probing,
     model_parser,
@@ -29,15 +29,17 @@ from idensenet.commands.use import (
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
 from idensenet.data.csv_rows import TextFormat
+from idensenet.data.row_groups import is_streamed
 from idensenet.data.source import Samples, Source, Split
 from idensenet.data.table_source import Roles, read_contents
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
+from idensenet.scoring import quantiles
 from idensenet.storage import load
-from idensenet.training.evaluation import first_rows, taken
+from idensenet.training.evaluation import enough
 from idensenet.training.options import check
-from idensenet.training.probing import PILOT, Probing, deviation, exact_if_small, for_single_scores
+from idensenet.training.probing import Probing, exact_if_small
 from idensenet.training.sources import check_shape, model_and_source, source_of
 
 FLIPPED = ":flipped"
@@ -67,11 +69,19 @@ def score(arguments: list[str]) -> int:
         "Log-density, typicality and quantile of every row of your data; with --against, how well they tell two sets apart.",
         "idensenet score runs/mine --data.table new.csv --out scores.csv",
     )
-    parser.add_argument("--out", type=str | None, default=None, help=f"CSV file to write; {OUT}, if there is none yet")
+    parser.add_argument(
+        "--out",
+        type=str | None,
+        default=None,
+        help=f"CSV file to write; {OUT}, if there is none yet; for a folder or glob of Parquet files a folder",
+    )
     parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
     parser.add_argument("--background", type=str | None, default=None, help="run of a background model, for likelihood ratios")
     parser.add_argument(
         "--against", type=str | None, default=None, help=f"another data set, folder or table; NAME{FLIPPED}: upside down"
+    )
+    parser.add_argument(
+        "--dask", type=str | None, default=None, help="of Parquet files: address of a Dask scheduler, whose workers score them"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
     add_probing(parser)
@@ -82,6 +92,10 @@ def score(arguments: list[str]) -> int:
     check("--probes", values.probes)
     check("--error", values.error, "positive and finite")
     probing = probing_of(values)
+    if values.data.table and is_streamed(values.data.table):
+        return score_stream(values)
+    if values.dask is not None:
+        raise OptionError(f"--dask {values.dask} scores a folder or a glob of Parquet files; give one with --data.table.")
     own_data = bool(values.data.table or values.data.folder or values.data.name)
     if not own_data and values.against is None:
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
@@ -98,7 +112,7 @@ def score(arguments: list[str]) -> int:
         sets["other"] = other_rows(values.against, flow, values.data, trained_on)
     with exact_if_small(flow) if values.probes is None else nullcontext():
         reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
-        probing = probing or _enough(flow, trained_on, reference)
+        probing = probing or enough(flow, trained_on, reference)
         found = {name: _oddness(flow, background, split, values.samples, reference, probing) for name, split in sets.items()}
     write_atomically(out, _csv(found, reference, labelled=values.against is not None))
     _explain(found, reference, out)
@@ -120,15 +134,6 @@ def _new(path: str | None, compared: bool, read: Iterable[str | None]) -> Path:
     return out
 
 
-def _enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
-    """Draws for single scores whose error is small next to the spread of scores."""
-    rows = trained_on.train.batch(first_rows(trained_on.train, PILOT))
-    with torch.no_grad():
-        one = deviation(flow, *taken(flow, rows.x, rows.context))
-    spread = float(reference.var()) - one**2  # without the noise in it
-    return for_single_scores(one, math.sqrt(max(spread, 0.0)))
-
-
 def _oddness(
     flow: Flow, background: Flow | None, rows: Chosen, limit: int | None, reference: Tensor, probing: Probing
 ) -> dict[str, Tensor]:
@@ -146,7 +151,7 @@ def _csv(found: dict[str, dict[str, Tensor]], reference: Tensor, labelled: bool)
     lines = [",".join([*(["set"] if labelled else []), "row", "log_density", ERROR, "typicality", "quantile", *more])]
     for name, scores in found.items():
         log_prob = -scores["log_density"]
-        quantile = torch.searchsorted(ordered, log_prob.contiguous(), right=True).double() / len(ordered)
+        quantile = quantiles(log_prob, ordered)
         columns = [log_prob, scores[ERROR], scores["typicality"], quantile, *[scores[name] for name in more]]
         for i, (first, *rest) in enumerate(zip(*[column.tolist() for column in columns], strict=True)):
             lines.append(",".join([*([name] if labelled else []), str(i), f"{first:.9g}", *(f"{value:.6g}" for value in rest)]))

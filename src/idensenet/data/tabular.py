@@ -65,7 +65,7 @@ def is_text(name: str, nominal: Names) -> bool:
     return nominal is not None and not isinstance(nominal, str) and name in nominal
 
 
-def check_exact(path: Path, names: Sequence[str]) -> None:
+def check_exact(path: Path | str, names: Sequence[str]) -> None:
     """Refuse whole numbers that float64 would round."""
     if names:
         raise DataError(

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from idensenet.checks import check_rounding
-from idensenet.data.source import Samples
+from idensenet.data.source import Samples, Source
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
-from idensenet.training.probing import Probing, averaged
+from idensenet.training.probing import PILOT, Probing, averaged, deviation, for_single_scores
 from idensenet.training.ranks import Ranks
 
 TERMS = ("base", "log_det", "preprocess", "levels", "noise", "categories")  # of a log-density, as far as they are there
@@ -56,6 +56,15 @@ def taken(flow: Flow, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor
     if context is not None and flow.context_scale is not None:
         check_rounding(context, flow.context_scale, flow.dtype, "the context")
     return x.to(flow.device), None if context is None else context.to(flow.device, flow.dtype)
+
+
+def enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
+    """Draws for single scores whose error is small next to the spread of training scores."""
+    rows = trained_on.train.batch(first_rows(trained_on.train, PILOT))
+    with torch.no_grad():
+        one = deviation(flow, *taken(flow, rows.x, rows.context))
+    spread = float(reference.var()) - one**2  # without the noise in it
+    return for_single_scores(one, math.sqrt(max(spread, 0.0)))
 
 
 def rows_at_once(flow: Flow) -> int:
