@@ -219,7 +219,7 @@ def on_cluster(job: Job, parts: Sequence[Part], address: str) -> Iterator[Writte
     rest = "the scores of finished parts are kept, and the same command does the rest"
     try:
         _wait_for_workers(client, address)
-        done = distributed.as_completed()
+        done = distributed.as_completed(loop=client.loop)
         waiting = list(parts)
         for _ in range(min(AT_ONCE, len(waiting))):
             done.add(_submitted(client, job, waiting.pop(0)))
