@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,6 @@ from idensenet.data.stream_source import Reader
 from idensenet.errors import DataError, LostProcessError, OptionError
 from idensenet.extras import needs
 from idensenet.scoring import Scorer
-from idensenet.training.probing import Probing
 
 ROWS = 1 << 19  # of a part, at least one row group
 KEY = b"idensenet"
@@ -125,24 +124,19 @@ class Job:
 
 
 def plan(job: Job, where: Path, options: dict[str, Any]) -> list[Part]:
-    """All parts of a table, each with a key of everything that its scores follow from."""
+    """All parts of a table, each with a key of all that its scores follow from; `options` are plain values."""
     files = [path.absolute() for path in files_of(where)]
     if Path(job.out).resolve() in {path.resolve().parent for path in files}:
         raise OptionError(f"--out {job.out} is the folder of the rows that are read; choose another one.")
     reader, _ = job.reader(where, files)
-    scorer = job.scorer
-    reference = b"" if scorer.reference is None else scorer.reference.tobytes()
-    about = json.dumps(
-        [scorer.digest, options, list(reader.names), asdict(scorer.probing or Probing())], default=str, sort_keys=True
-    )
-    common = hashlib.blake2b(about.encode() + reference, digest_size=16).hexdigest()
+    common = [job.scorer.digest, options, list(reader.names), list(reader.roles.context)]
     parts: list[Part] = []
     for path in files:
         groups = [group for group in reader.groups.groups if group.path == path]
         content = _content(path)
         for some in _chunks([group.rows for group in groups]):
             rows, start = sum(groups[i].rows for i in some), groups[some[0]].start
-            told = json.dumps([common, content, some, start])
+            told = json.dumps([*common, content, some, start], sort_keys=True)
             key = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
             parts.append(Part(len(parts), str(path), tuple(some), start, rows, key))
     return parts

@@ -14,6 +14,7 @@ import numpy as np
 
 from idensenet.commands.parts import Job, here, on_cluster, plan, unfinished
 from idensenet.commands.use import probing_of, with_progress
+from idensenet.data.fingerprint import Digest
 from idensenet.data.table_source import Roles
 from idensenet.errors import OptionError
 from idensenet.scoring import Scorer, digest_of
@@ -59,7 +60,9 @@ def score_stream(values: Any) -> int:
         digest_of(values.run, values.step),
     )
     job = Job(scorer, str(out.absolute()), values.error, version("idensenet"))
-    options = {"probes": values.probes, "background": None if background is None else digest_of(values.background, "last")}
+    options = {name: getattr(values, name) for name in ("probes", "error", "reference")}
+    options["background"] = None if background is None else digest_of(values.background, "last")
+    options["training rows"] = Digest.of_samples(trained_on.train).part.content  # which scores are compared with
     parts = plan(job, Path(values.data.table), options)
     out.mkdir(exist_ok=True)
     rest = unfinished(parts, out)
