@@ -282,10 +282,11 @@ def test_moments_of_blocks_are_moments_of_all_rows(sizes, seed, weighted):
     assert found.constant.tolist() == [len(x) == 1] * 2
 
 
+NUMBERS = [strategies.integers(-500, 500), strategies.integers(0, 1 << 24), strategies.floats(-5, 5, width=32)]
+
+
 @given(
-    strategies.lists(
-        strategies.one_of(strategies.integers(-50, 50), strategies.floats(-5, 5, width=32)), min_size=2, max_size=9
-    ),
+    strategies.one_of([strategies.lists(each, min_size=2, max_size=6) for each in NUMBERS]),
     strategies.lists(strategies.integers(-(10**6), 10**6), max_size=9),
 )
 def test_a_column_that_is_dropped_has_no_grid_whatever_comes(values, more):

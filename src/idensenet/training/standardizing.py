@@ -22,7 +22,7 @@ def standardize(flow: Flow, samples: Samples) -> None:
     """Take mean and deviation, or the whitening, of a model from training rows, and check that no digit is lost that matters.
 
     Args:
-        flow: The model; its device and number type are those of the rows inside of it.
+        flow: The model; rows are taken to its device and number type.
         samples: Rows in memory, or from files, which are read once for deviations and once more to whiten.
     """
     if isinstance(samples, Split):
