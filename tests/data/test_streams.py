@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, strategies
+from hypothesis import example, given, strategies
 from pyarrow import parquet
 
 from idensenet.columns.distinct import Distinct
@@ -289,6 +289,8 @@ NUMBERS = [strategies.integers(-500, 500), strategies.integers(0, 1 << 24), stra
     strategies.one_of([strategies.lists(each, min_size=2, max_size=6) for each in NUMBERS]),
     strategies.lists(strategies.integers(-(10**6), 10**6), max_size=9),
 )
+@example([0, 1, 100], [])
+@example([0, 1, 1 << 24], [7])
 def test_a_column_that_is_dropped_has_no_grid_whatever_comes(values, more):
     found = np.unique(np.array(values, np.float64))
     if has_no_grid(found):
