@@ -46,11 +46,13 @@ def cluster(tmp_path):
 
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(about)]
     processes.append(started("distributed.cli.dask_scheduler", *options))
-    wait_for(lambda: about.is_file() and about.read_text().rstrip().endswith("}"))  # it is written in two steps
-    yield str(json.loads(about.read_text())["address"]), worker
-    for process in processes:
-        process.kill()
-        process.communicate()
+    try:
+        wait_for(lambda: about.is_file() and about.read_text().rstrip().endswith("}"))  # it is written in two steps
+        yield str(json.loads(about.read_text())["address"]), worker
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def wait_for(condition, seconds=120):
