@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import idensenet as idn
-from idensenet import distributions, testing
+from idensenet import distributions, scoring, testing
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Examples):$", re.M)
 
@@ -43,6 +43,7 @@ def inherited(kind: type, attribute: str) -> str | None:
 
 MORE = {  # public names that are imported from elsewhere
     distributions: ["BijectionTransform", "FlowDistribution"],
+    scoring: ["score_partition"],
     testing: ["brute_jacobian", "check_activation", "check_bijection", "check_linear_map", "check_log_det"],
 }
 

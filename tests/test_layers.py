@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "idensenet"
 RANKS = (  # a module imports from its own line and from those above it; every other module is part of the library, line 0
     ("data",),  # training
     ("training",),
-    ("sklearn", "distributions", "pyro", "zuko", "sbi"),
+    ("sklearn", "distributions", "pyro", "zuko", "sbi", "scoring"),
     ("report", "bench"),  # laboratory
     ("explore",),
     ("commands",),

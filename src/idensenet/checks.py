@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -73,16 +74,25 @@ def check_range(x: Tensor, levels: int, alpha: float) -> None:
         raise OptionError(f"Dequantised pixels must lie in [0, {levels}], not in [{low:.4g}, {high:.4g}]; rescale them.")
 
 
-@torch.no_grad()
 def check_rounding(x: Tensor, before: Bijection, dtype: torch.dtype, what: str) -> None:
     """Rows that are the same to a model when they are rounded to its number type, which comes before its first map."""
-    if x.dtype == dtype or dtype == torch.float64:
-        return
+    rounding_check(before, dtype, what)(x)
+
+
+def rounding_check(before: Bijection, dtype: torch.dtype, what: str) -> Callable[[Tensor], None]:
+    """The same for many batches of rows: the exact map is made once."""
     exact = copy.deepcopy(before).cpu().double()
-    right, found = (exact.encode(rows.cpu().double()).flatten(1) for rows in (x, x.to(dtype)))
-    off = (right - found).abs().amax(1) > ROUNDING * (1 + right.abs().amax(1))
-    if bool(off.any()):
-        raise DataError(
-            f"{int(off.sum())} of {len(x)} rows of {what} lose digits that matter in {str(dtype).removeprefix('torch.')}; "
-            "use a model in float64 (--train.precision 64-true, or dtype='float64'), or subtract an offset before training."
-        )
+
+    @torch.no_grad()
+    def check(x: Tensor) -> None:
+        if dtype in (x.dtype, torch.float64):
+            return
+        right, found = (exact.encode(rows.cpu().double()).flatten(1) for rows in (x, x.to(dtype)))
+        off = (right - found).abs().amax(1) > ROUNDING * (1 + right.abs().amax(1))
+        if bool(off.any()):
+            raise DataError(
+                f"{int(off.sum())} of {len(x)} rows of {what} lose digits that matter in {str(dtype).removeprefix('torch.')}; "
+                "use a model in float64 (--train.precision 64-true, or dtype='float64'), or subtract an offset before training."
+            )
+
+    return check

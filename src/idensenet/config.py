@@ -145,7 +145,7 @@ class DataConfig:
     folder: str | None = None
     """A folder of images of your own."""
     table: str | None = None
-    """A table of your own: a CSV, Parquet or NPY file."""
+    """A table of your own: a CSV, Parquet or NPY file, or a folder or glob of Parquet files, which are streamed."""
     columns: tuple[str, ...] = ()
     """Columns of the table to use; all of them by default."""
     context: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ EXTRAS = {  # by the name that is imported
     "rich": "train",
     "sklearn": "sklearn",
     "pyarrow": "parquet",
+    "distributed": "dask",
     "tensorboard": "tensorboard",
     "pyro": "pyro",
     "zuko": "zuko",

@@ -239,7 +239,12 @@ class Flow(FlowSamples, FlowBlocks):
         return self.base_log_prob(z), after, before.total
 
     def log_prob_terms(
-        self, x: Tensor, generator: torch.Generator | None = None, context: Tensor | None = None, draw: int = 0
+        self,
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        context: Tensor | None = None,
+        draw: int = 0,
+        prepared: Prepared | None = None,
     ) -> dict[str, Tensor]:
         """What log p(x) is made of, per sample: the terms add up to `log_prob`; `noise` is -log q(u | x) of learned noise.
 
@@ -252,17 +257,18 @@ class Flow(FlowSamples, FlowBlocks):
             context: A vector for each sample, or one for all, for a conditional flow.
             draw: Which probes to take for stochastic log-determinants: any number is a function of the data, and the values for
                 different ones are independent. `log_prob` takes 0.
+            prepared: What `prepare()` returned, if the caller has it.
 
         Returns:
             `base`, `log_det`, `preprocess`, `levels` and, with learned noise, `noise`, each [batch], in nats.
         """
         if self.averages:
-            log_prob, parts = self._over_cells(x, generator, context, None)
+            log_prob, parts = self._over_cells(x, generator, context, prepared)
             best = (parts[0] + parts[1] + parts[2]).argmax(0, keepdim=True)
             base, after, front = (part.gather(0, best)[0] for part in parts[:3])
             rest = log_prob - base - after - front
             return {"base": base, "log_det": after, "preprocess": front, "levels": rest.nan_to_num(nan=0.0, neginf=-math.inf)}
-        z, before, after = self._encode(x, generator, False, context, None, draw=draw)
+        z, before, after = self._encode(x, generator, False, context, prepared, draw=draw)
         levels = torch.full_like(after, -self.dims * math.log(self.levels) if self.levels else 0.0)
         base = self.base_log_prob(z)
         self._check_computed(x, "log p(x)", base)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from idensenet.columns import Columns
 
 INDICATOR = 0.25  # the least scale of a context that is 0 or 1: a rare category is not blown up
+MIXED = 50_000  # rows that a mixture is fitted to, of more
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class FlowInput(nn.Module):
             raise OptionError("This flow does not standardise its data; build it with preprocess='standardize' or 'whiten'.")
         if self.base is not None:
             generator = torch.Generator(self.device).manual_seed(self.seed)
-            some = torch.randperm(len(data), generator=generator, device=self.device)[:50_000]
+            some = torch.randperm(len(data), generator=generator, device=self.device)[:MIXED]
             known = None if weight is None else weight[some]
             self.base.fit(self.preprocess.encode(data[some]), known, generator=generator)
 

@@ -77,7 +77,7 @@ def pretrained() -> dict[str, Path]:
     return {p.name: p for p in sorted(root.iterdir()) if (p / "model.json").is_file()} if root.is_dir() else {}
 
 
-def _model_folder(path: str | Path, step: int | str) -> Path:
+def model_folder(path: str | Path, step: int | str) -> Path:
     """Where the files of a model are: a folder that save() wrote, a checkpoint of a run, or a model of the package."""
     folder = Path(path)
     if not folder.exists() and str(path) in pretrained():
@@ -134,7 +134,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", step: int | str =
         CheckpointError: There is no model, or it is damaged or of another version.
     """
     _check_device(device)
-    folder = _model_folder(path, step)
+    folder = model_folder(path, step)
     try:
         return _read(folder, device)
     except (OSError, CheckpointError):

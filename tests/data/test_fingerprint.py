@@ -123,7 +123,7 @@ def test_rows_that_were_trained_on_and_are_held_out_now_are_counted(mine, capsys
     assert main(["train", "--resume", str(path), "--train.max_steps", "3", "--data.split_seed", "7"]) == 0
     assert "too good" in " ".join(capsys.readouterr().out.split())
     assert RunFolder(path).fingerprint().trained_on(
-        row_keys(open_table(table, seed=7, split_at=RunFolder(path).config().data.split_at).test)
+        [row_keys(open_table(table, seed=7, split_at=RunFolder(path).config().data.split_at).test)]
     ) == len(was & test)
 
 
@@ -161,9 +161,9 @@ def test_of_many_rows_the_share_is_estimated():
     then = Fingerprint.of(Source("table", Split(rows[:30_000]), Split(rows[30_000:]), (1,)))
     assert (len(then.trained), then.all_kept) == (KEPT, False)
     assert Fingerprint.from_dict(json.loads(json.dumps(then.as_dict()))) == then
-    assert then.trained_on(row_keys(Split(rows[30_000:]))) == 0
+    assert then.trained_on([row_keys(Split(rows[30_000:]))]) == 0
     # half of these were trained on; the keys below the largest kept one are a sample of about 20,000 * 1024 / 30,000 rows
-    found = then.trained_on(row_keys(Split(rows[20_000:])))
+    found = then.trained_on([row_keys(Split(rows[20_000:]))])
     assert found == pytest.approx(10_000, abs=3 * 20_000 * 0.5 / (20_000 * KEPT / 30_000) ** 0.5)
     moved = Source("table", Split(rows[10_000:]), Split(rows[:10_000]), (1,))
     assert "About" in changes(then, moved)[1]

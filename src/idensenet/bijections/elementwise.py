@@ -11,6 +11,7 @@ from torch import Tensor
 from idensenet.bijections.base import Bijection, Call, constant_log_det, sum_event
 from idensenet.errors import OptionError, ShapeError
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.moments import Moments
 
 
 class Logit(Bijection):
@@ -106,8 +107,20 @@ class Affine(Bijection):
             share = (weight / weight.sum()).view(-1, *[1] * (data.ndim - 1))
             mean = (share * data).sum(0)
             std = (share * (data - mean).square()).sum(0).sqrt()
+        self._take(mean, std)
+
+    @torch.no_grad()
+    def fit_moments(self, found: Moments) -> None:
+        """The same from rows that came block by block.
+
+        Args:
+            found: Their mean and covariance.
+        """
+        self._take(*(torch.from_numpy(each).to(self.loc) for each in (found.mean, found.deviation)))
+
+    def _take(self, mean: Tensor, std: Tensor) -> None:
         self.loc.copy_(mean)
-        rounding = 8 * torch.finfo(data.dtype).eps * self.loc.abs()  # in the deviation of a constant
+        rounding = 8 * torch.finfo(mean.dtype).eps * self.loc.abs()  # in the deviation of a constant
         self.scale.copy_(torch.where(std > rounding, std, torch.ones_like(std)))
 
     def _log_det(self, x: Tensor) -> Tensor:

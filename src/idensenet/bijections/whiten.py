@@ -7,6 +7,7 @@ from torch import Tensor
 
 from idensenet.bijections.base import Bijection, Call, check_event, constant_log_det
 from idensenet.lipschitz.certificate import OperatorNorms
+from idensenet.moments import Moments
 
 
 def shares(weight: Tensor | None, rows: Tensor) -> Tensor:
@@ -18,13 +19,16 @@ def shares(weight: Tensor | None, rows: Tensor) -> Tensor:
 def shrinkage(x: Tensor, weight: Tensor | None = None) -> Tensor:
     """How far to move the covariance of centred rows towards a multiple of the identity (Ledoit and Wolf, 2004)."""
     share = shares(weight, x)
-    covariance = x.T @ (share * x)
-    target = covariance.diagonal().mean() * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    distance = (covariance - target).square().sum()
-    spread = (share[:, 0] * x.square().sum(1).square()).sum() - covariance.square().sum()
     rows = 1 / share.square().sum()  # how many they are worth: all, if all count the same,
     rows = rows if weight is None else torch.maximum(rows, weight.double().sum())  # and a row of weight two is two
-    noise = spread / rows
+    return _shrinkage(x.T @ (share * x), (share[:, 0] * x.square().sum(1).square()).sum(), rows)
+
+
+def _shrinkage(covariance: Tensor, fourth: Tensor, rows: Tensor) -> Tensor:
+    """The same from the covariance, the mean of |x|^4 and the number of rows."""
+    target = covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    distance = (covariance - target).square().sum()
+    noise = (fourth - covariance.square().sum()) / rows
     return torch.where(distance > 0, torch.minimum(noise, distance) / distance, torch.ones_like(distance))
 
 
@@ -60,9 +64,29 @@ class Whiten(Bijection):
         constant = (x == x[0]).all(0)
         deviation = torch.where(constant, 1.0, deviation)
         x = (x - loc) / deviation
-        shrunk = shrinkage(x, weight)
-        correlation = (1 - shrunk) * (x.T @ (share * x) + constant.diag())
-        correlation += shrunk * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        self._take(loc, deviation, x.T @ (share * x) + constant.diag(), shrinkage(x, weight))
+
+    @torch.no_grad()
+    def fit_moments(self, found: Moments, fourth: float) -> None:
+        """The same from rows that came block by block.
+
+        Args:
+            found: Their mean and covariance.
+            fourth: The mean of |(x - mean) / deviation|^4, where the deviation of a constant column is one.
+        """
+        device = self.loc.device
+        constant, loc, covariance = (
+            torch.from_numpy(each).to(device) for each in (found.constant, found.mean, found.covariance)
+        )
+        deviation = torch.where(constant, 1.0, covariance.diagonal().sqrt())
+        correlation = covariance / torch.outer(deviation, deviation)
+        numbers = torch.tensor([fourth, found.worth], dtype=torch.float64, device=device)
+        self._take(loc, deviation, correlation + constant.diag(), _shrinkage(correlation, numbers[0], numbers[1]))
+
+    def _take(self, loc: Tensor, deviation: Tensor, correlation: Tensor, shrunk: Tensor) -> None:
+        correlation = (1 - shrunk) * correlation + shrunk * torch.eye(
+            self.dims, dtype=correlation.dtype, device=correlation.device
+        )
         values, vectors = torch.linalg.eigh(correlation)
         self.loc.copy_(loc)
         self.weight.copy_((vectors * values.clamp(min=1e-12).rsqrt()) @ vectors.T / deviation)

@@ -38,13 +38,7 @@ class Categories:
 
         Weights that add up to less than the rows are worth (1 / sum of squared shares) are raised to that.
         """
-        weight = np.ones(len(codes)) if weight is None else np.asarray(weight, np.float64)
-        total = weight.sum()
-        weight = weight * max(1.0, total / np.square(weight).sum())
-        codes, weight = codes[weight > 0], weight[weight > 0]
-        rows, place = np.unique(codes, axis=0, return_inverse=True)
-        counts = np.bincount(place.reshape(-1), weight, len(rows))
-        return cls(tuple(sizes), tuple(tuple(map(int, row)) for row in rows), tuple(map(float, counts)))
+        return Counting(sizes).add(codes, weight).categories()
 
     @cached_property
     def _found(self) -> dict[tuple[int, ...], float]:
@@ -104,3 +98,32 @@ class Categories:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Categories:
         return cls(tuple(values["sizes"]), tuple(map(tuple, values["rows"])), tuple(values["counts"]))
+
+
+class Counting:
+    """How often each row of categories was seen, while rows come block by block.
+
+    Args:
+        sizes: The number of categories of each column.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
+        self.counts: dict[tuple[int, ...], float] = {}
+        self.total = self.squares = 0.0
+
+    def add(self, codes: Array, weight: Array | None = None) -> Counting:
+        """More rows of numbers of categories, and how much each counts."""
+        weight = np.ones(len(codes)) if weight is None else np.asarray(weight, np.float64)
+        self.total, self.squares = self.total + float(weight.sum()), self.squares + float(np.square(weight).sum())
+        codes, weight = codes[weight > 0], weight[weight > 0]
+        rows, place = np.unique(codes, axis=0, return_inverse=True)
+        for row, count in zip(rows.tolist(), np.bincount(place.reshape(-1), weight, len(rows)).tolist(), strict=True):
+            self.counts[tuple(row)] = self.counts.get(tuple(row), 0.0) + count
+        return self
+
+    def categories(self) -> Categories:
+        """The probabilities that follow. Weights that add up to less than the rows are worth are raised to that."""
+        factor = max(1.0, self.total / self.squares) if self.squares else 1.0
+        rows = sorted(self.counts)
+        return Categories(self.sizes, tuple(rows), tuple(factor * self.counts[row] for row in rows))

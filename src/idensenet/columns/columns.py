@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.columns.categories import Categories
+from idensenet.columns.categories import Categories, Counting
+from idensenet.columns.distinct import Distinct
 from idensenet.columns.grids import Array, Grid, grid_of, tied_grid
 from idensenet.columns.nominal import Value, categories_of, codes_of, is_nominal
 from idensenet.errors import DataError, OptionError
@@ -79,7 +80,14 @@ class Columns:
     # What they are
 
     @classmethod
-    def nominal_of(cls, table: Sequence[Any], names: Sequence[str], dtypes: Sequence[str], categorical: Names) -> Columns:
+    def nominal_of(
+        cls,
+        table: Sequence[Any],
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        categorical: Names,
+        rows: int | None = None,
+    ) -> Columns:
         """Find the nominal columns of a table.
 
         Args:
@@ -87,23 +95,24 @@ class Columns:
             names: Their names.
             dtypes: Their types.
             categorical: Names or numbers of nominal columns; "auto" for those that are by their type.
+            rows: How many rows there are, if `table` has only the different values of each column.
         """
         chosen = _chosen("categorical", categorical, names)
         found = []
         for i, (values, name, dtype) in enumerate(zip(table, names, dtypes, strict=True)):
             column = Column(name, dtype)
             if i in chosen if chosen is not None else is_nominal(values, name):
-                levels = categories_of(values, name, chosen is not None)
+                levels = categories_of(values, name, chosen is not None, rows)
                 ordered = bool(getattr(getattr(values, "dtype", None), "ordered", False))
                 column = dataclasses.replace(column, categories=levels, ordered=ordered)
             found.append(column)
         return cls(tuple(found))
 
-    def discrete_of(self, x: Array, discrete: Names) -> Columns:
+    def discrete_of(self, x: Array | Sequence[Distinct], discrete: Names) -> Columns:
         """Find which of the other columns are on a grid.
 
         Args:
-            x: All columns as numbers.
+            x: All columns as numbers, or the different values of each.
             discrete: Names or numbers of discrete columns; "auto" for those on a grid with two rows for each value or more.
         """
         names = [column.name for column in self.columns]
@@ -111,12 +120,15 @@ class Columns:
         found = list(self.columns)
         for i in range(len(names)) if chosen is None else chosen:
             if found[i].categories is None:
-                grid = tied_grid(x[:, i]) if chosen is None else grid_of(x[:, i])
+                seen = Distinct.of(x[:, i]) if isinstance(x, np.ndarray) else x[i]
+                grid = None
+                if seen.values is not None:
+                    grid = tied_grid(seen.values, seen.rows) if chosen is None else grid_of(seen.values)
                 found[i] = dataclasses.replace(found[i], grid=grid)
-                different = len(np.unique(x[:, i]))
-                if grid is None and chosen is not None and different > 1:
+                if grid is None and chosen is not None and seen.low < seen.high:
+                    different = "" if seen.values is None else f"{len(seen.values)} "
                     raise DataError(
-                        f"Column {names[i]!r} cannot be discrete: its {different} different values have no step in common, "
+                        f"Column {names[i]!r} cannot be discrete: its {different}different values have no step in common, "
                         "or too many steps between them; leave it out of discrete, or round it."
                     )
             elif chosen is not None:
@@ -125,9 +137,19 @@ class Columns:
 
     def counted(self, x: Array, weight: Array | None = None) -> Columns:
         """Count how probable categories are."""
+        seen = self.counting()
+        if seen is not None:
+            seen.add(x[:, self.of("nominal")].astype(np.int64), weight)
+        return self.with_counts(seen)
+
+    def counting(self) -> Counting | None:
+        """A count of categories without a row, or None if there are no nominal columns."""
         sizes = [len(column.categories) for column in self.columns if column.categories is not None]
-        seen = Categories.fit(x[:, self.of("nominal")].astype(np.int64), sizes, weight) if sizes else None
-        return Columns(self.columns, seen)
+        return Counting(sizes) if sizes else None
+
+    def with_counts(self, seen: Counting | None) -> Columns:
+        """These columns, with categories as probable as they were counted."""
+        return Columns(self.columns, None if seen is None else seen.categories())
 
     def of(self, *kinds: str) -> list[int]:
         """The places of the columns of these kinds."""
@@ -168,7 +190,7 @@ class Columns:
         grids = {i: f" (step {column.grid.step:g})" for i, column in enumerate(self.columns) if column.grid is not None}
         return ", ".join(f"{self.columns[i].name!r}{grids.get(i, '')}" for i in self.of(*kinds))
 
-    def bounds(self, x: Array, bounds: Mapping[Any, Pair]) -> tuple[Pair, ...]:
+    def bounds(self, x: Array, bounds: Mapping[Any, Pair], whole: bool = True) -> tuple[Pair, ...]:
         """A pair of bounds for each number that a flow models, checked against the rows; empty if no column has bounds.
 
         The bounds of a column on a grid are possible values themselves; others lie strictly between theirs.
@@ -176,6 +198,7 @@ class Columns:
         Args:
             x: All columns as numbers, in the units of the table.
             bounds: Lower and upper bounds by the name or the number of a column.
+            whole: Whether x is all rows; otherwise it has the least and the greatest value of each column.
         """
         found: dict[int, Pair] = {}
         for i, (name, pair) in zip(positions("bounds", list(bounds), self.names), bounds.items(), strict=True):
@@ -186,8 +209,9 @@ class Columns:
             outside = (values < low) | (values > high) if column.grid is not None else (values <= low) | (values >= high)
             if bad := np.flatnonzero(outside).tolist():
                 how = "within" if column.grid is not None else "strictly between"
+                row = f" in row {bad[0]}" if whole else ""
                 raise DataError(
-                    f"Column {name!r} has {values[bad[0]]:.6g} in row {bad[0]}, which is not {how} its bounds {pair}; widen "
+                    f"Column {name!r} has {values[bad[0]]:.6g}{row}, which is not {how} its bounds {pair}; widen "
                     "the bounds a little, or drop such rows."
                 )
             found[i] = pair[0], pair[1]
@@ -229,12 +253,13 @@ class Columns:
                 found[i] = int(np.flatnonzero(bad)[0])
         return found
 
-    def surprises(self, x: Array, table: Sequence[Any]) -> list[str]:
+    def surprises(self, x: Array, table: Sequence[Any], first: int = 0) -> list[str]:
         """Sentences about values that the table that these columns were found in cannot have.
 
         Args:
             x: All columns as numbers.
             table: The columns as they are.
+            first: The number of the first row.
         """
         found = []
         for place, row in self.unknown(x).items():
@@ -245,7 +270,7 @@ class Columns:
                 why = "a category that is not known: the log-probability of such rows is minus infinity"
             else:
                 why = f"off its grid (step {column.grid.step:g}): such values are rounded"
-            found.append(f"Column {column.name!r} has {value!r} in row {row}, {why}.")
+            found.append(f"Column {column.name!r} has {value!r} in row {first + row}, {why}.")
         return found
 
     def log_prob(self, one_hot: Array, left_out: float = 0.0) -> Array:

@@ -67,8 +67,25 @@ def grid_of(values: Array) -> Grid | None:
     return None
 
 
-def tied_grid(values: Array) -> Grid | None:
-    """The grid of a column that is taken for discrete unasked: on average at least `TIES` rows share a value."""
-    if TIES * len(np.unique(values)) > len(values):
-        return None
-    return grid_of(values)
+def tied_grid(values: Array, rows: int | None = None) -> Grid | None:
+    """The grid of a column that is taken for discrete unasked: on average at least `TIES` rows share a value.
+
+    Args:
+        values: The column.
+        rows: How many rows it has, if `values` are only the different ones.
+    """
+    found = np.unique(values)
+    return None if TIES * len(found) > (rows or len(values)) else grid_of(found)
+
+
+def has_no_grid(found: Array) -> bool:
+    """Whether rising values can lie on no grid, also together with others: two of them are too close for their range.
+
+    More values make the range larger and the smallest gap smaller, and so the number of cells larger.
+    """
+    if len(found) < 2:
+        return False
+    rounding = 64 * np.finfo(np.float64).eps * max(abs(found[0]), abs(found[-1]))
+    gaps = np.diff(found)
+    gaps = gaps[gaps > rounding]
+    return len(gaps) > 0 and bool(gaps.min() < max(1000 * rounding, np.ptp(found) / CELLS))

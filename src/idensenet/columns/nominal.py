@@ -54,22 +54,24 @@ def values_of(column: Any, name: str, what: str = "X") -> list[Value]:
     return found
 
 
-def categories_of(column: Any, name: str, asked: bool) -> tuple[Value, ...]:
+def categories_of(column: Any, name: str, asked: bool, rows: int | None = None) -> tuple[Value, ...]:
     """The known categories of a column, in order.
 
     Args:
         column: An array, or a column of a data frame.
         name: The name of the column, for errors.
         asked: Whether it was named as nominal; otherwise a column with nearly as many categories as rows is refused.
+        rows: How many rows there are, if `column` has only its different values.
     """
     values = values_of(column, name)
+    rows = rows or len(values)
     levels = _levels(column)
     if levels is not None:
         return tuple(values_of(levels, name))
     found = {False, True} if all(isinstance(value, bool) for value in values) else set(values)
-    if not asked and len(found) > MANY and 2 * len(found) > len(values):
+    if not asked and len(found) > MANY and 2 * len(found) > rows:
         raise DataError(
-            f"Column {name!r} has {len(found)} different values in {len(values)} rows, such as {values[0]!r:.40}, as names or "
+            f"Column {name!r} has {len(found)} different values in {rows} rows, such as {values[0]!r:.40}, as names or "
             "identifiers have; drop it, or name it in categorical."
         )
     return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))

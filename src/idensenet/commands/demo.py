@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from idensenet.commands.parsing import Parser
@@ -47,7 +48,7 @@ def demo(arguments: list[str]) -> int:
         return code
     flow, source = load(run.path), source_of(config)
     assert source.stream is not None
-    held_out = torch.from_numpy(source.test.x[:20_000])
+    held_out = source.test.batch(np.arange(20_000)).x
     with torch.no_grad(), suited_to(flow, len(held_out)):
         nats, error = mean_and_error(-flow.log_prob(held_out))
         round_trip = float((flow.inverse(flow(held_out[:2000])[0])[0] - held_out[:2000]).abs().max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from idensenet.anomaly import auroc, oddness
 from idensenet.commands.parsing import add_groups
+from idensenet.commands.score_stream import score_stream
 from idensenet.commands.use import (
     add_probing,
     model_parser,
@@ -29,15 +29,17 @@ from idensenet.commands.use import (
 from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import SETS, open_source
 from idensenet.data.csv_rows import TextFormat
-from idensenet.data.source import Source, Split
+from idensenet.data.row_groups import is_streamed
+from idensenet.data.source import Samples, Source, Split
 from idensenet.data.table_source import Roles, read_contents
 from idensenet.errors import OptionError, UnknownNameError, nearest
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
+from idensenet.scoring import quantiles
 from idensenet.storage import load
-from idensenet.training.evaluation import first_rows, taken
+from idensenet.training.evaluation import enough
 from idensenet.training.options import check
-from idensenet.training.probing import PILOT, Probing, deviation, exact_if_small, for_single_scores
+from idensenet.training.probing import Probing, exact_if_small
 from idensenet.training.sources import check_shape, model_and_source, source_of
 
 FLIPPED = ":flipped"
@@ -46,10 +48,10 @@ ERROR = "log_density_error"
 
 
 @dataclass(frozen=True)
-class Samples:
+class Chosen:
     """What is scored: parts that stay where they are, and the place of each sample in the order that is asked for."""
 
-    parts: tuple[Split, ...]
+    parts: tuple[Samples, ...]
     order: np.ndarray[Any, Any] | None = None
 
     def scores(self, what: str, flow: Flow, limit: int | None, probing: Probing | None = None) -> dict[str, Tensor]:
@@ -67,11 +69,19 @@ def score(arguments: list[str]) -> int:
         "Log-density, typicality and quantile of every row of your data; with --against, how well they tell two sets apart.",
         "idensenet score runs/mine --data.table new.csv --out scores.csv",
     )
-    parser.add_argument("--out", type=str | None, default=None, help=f"CSV file to write; {OUT}, if there is none yet")
+    parser.add_argument(
+        "--out",
+        type=str | None,
+        default=None,
+        help=f"CSV file to write; {OUT}, if there is none yet; for a folder or glob of Parquet files a folder",
+    )
     parser.add_argument("--reference", type=int, default=5000, help="training samples to compare with")
     parser.add_argument("--background", type=str | None, default=None, help="run of a background model, for likelihood ratios")
     parser.add_argument(
         "--against", type=str | None, default=None, help=f"another data set, folder or table; NAME{FLIPPED}: upside down"
+    )
+    parser.add_argument(
+        "--dask", type=str | None, default=None, help="of Parquet files: address of a Dask scheduler, whose workers score them"
     )
     parser.add_argument("--samples", type=int | None, default=None, help="how many of each set at most; all by default")
     add_probing(parser)
@@ -82,6 +92,10 @@ def score(arguments: list[str]) -> int:
     check("--probes", values.probes)
     check("--error", values.error, "positive and finite")
     probing = probing_of(values)
+    if values.data.table and is_streamed(values.data.table):
+        return score_stream(values)
+    if values.dask is not None:
+        raise OptionError(f"--dask {values.dask} scores a folder or a glob of Parquet files; give one with --data.table.")
     own_data = bool(values.data.table or values.data.folder or values.data.name)
     if not own_data and values.against is None:
         raise OptionError("What to score is missing: give --data.table FILE, --data.folder DIR or --data.name NAME.")
@@ -92,13 +106,13 @@ def score(arguments: list[str]) -> int:
     background = None if values.background is None else load(values.background)
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
-    own = own_rows(flow, values.data, trained_on) if own_data else Samples((trained_on.test,))
+    own = own_rows(flow, values.data, trained_on) if own_data else Chosen((trained_on.test,))
     sets = {"own": own}
     if values.against is not None:
         sets["other"] = other_rows(values.against, flow, values.data, trained_on)
     with exact_if_small(flow) if values.probes is None else nullcontext():
         reference = with_progress("scoring training data", flow, trained_on.train, values.reference)["log_prob"].cpu().double()
-        probing = probing or _enough(flow, trained_on, reference)
+        probing = probing or enough(flow, trained_on, reference)
         found = {name: _oddness(flow, background, split, values.samples, reference, probing) for name, split in sets.items()}
     write_atomically(out, _csv(found, reference, labelled=values.against is not None))
     _explain(found, reference, out)
@@ -120,17 +134,8 @@ def _new(path: str | None, compared: bool, read: Iterable[str | None]) -> Path:
     return out
 
 
-def _enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
-    """Draws for single scores whose error is small next to the spread of scores."""
-    rows = trained_on.train.batch(first_rows(trained_on.train, PILOT))
-    with torch.no_grad():
-        one = deviation(flow, *taken(flow, rows.x, rows.context))
-    spread = float(reference.var()) - one**2  # without the noise in it
-    return for_single_scores(one, math.sqrt(max(spread, 0.0)))
-
-
 def _oddness(
-    flow: Flow, background: Flow | None, rows: Samples, limit: int | None, reference: Tensor, probing: Probing
+    flow: Flow, background: Flow | None, rows: Chosen, limit: int | None, reference: Tensor, probing: Probing
 ) -> dict[str, Tensor]:
     scores = rows.scores("scoring", flow, limit, probing)
     behind = None
@@ -146,7 +151,7 @@ def _csv(found: dict[str, dict[str, Tensor]], reference: Tensor, labelled: bool)
     lines = [",".join([*(["set"] if labelled else []), "row", "log_density", ERROR, "typicality", "quantile", *more])]
     for name, scores in found.items():
         log_prob = -scores["log_density"]
-        quantile = torch.searchsorted(ordered, log_prob.contiguous(), right=True).double() / len(ordered)
+        quantile = quantiles(log_prob, ordered)
         columns = [log_prob, scores[ERROR], scores["typicality"], quantile, *[scores[name] for name in more]]
         for i, (first, *rest) in enumerate(zip(*[column.tolist() for column in columns], strict=True)):
             lines.append(",".join([*([name] if labelled else []), str(i), f"{first:.9g}", *(f"{value:.6g}" for value in rest)]))
@@ -186,16 +191,16 @@ def _compare(found: dict[str, dict[str, Tensor]], against: str, own: str, out: P
 # What is scored
 
 
-def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
+def own_rows(flow: Flow, given: DataConfig, trained_on: Source) -> Chosen:
     """One's own rows or images, in the order of the file or of the file names; of a published set, its test images."""
     if given.table is not None:
         return _table(Path(given.table), flow, given)
     source = source_of(Config(data=given))
     check_shape(flow, source)
     if given.folder is None:
-        return Samples((source.test,))
+        return Chosen((source.test,))
     assert source.places is not None
-    return Samples((source.train, source.test), np.argsort(source.places))
+    return Chosen((source.train, source.test), np.argsort(source.places))
 
 
 def written(flow: Flow, given: DataConfig) -> TextFormat:
@@ -204,7 +209,7 @@ def written(flow: Flow, given: DataConfig) -> TextFormat:
     return TextFormat(trained.header if given.header is None else given.header, given.decimal or trained.decimal)
 
 
-def _table(path: Path, flow: Flow, given: DataConfig) -> Samples:
+def _table(path: Path, flow: Flow, given: DataConfig) -> Chosen:
     """All rows of a table, read as the model was trained."""
     trained = flow.config.data if flow.config is not None else DataConfig()
     roles = Roles(given.columns or trained.columns or None, given.context or trained.context)
@@ -214,10 +219,10 @@ def _table(path: Path, flow: Flow, given: DataConfig) -> Samples:
     split = contents.split()
     if split.x.shape[1:] != flow.shape:
         raise OptionError(f"The model takes {flow.shape[0]} columns, but {path} has {split.x.shape[1]}.")
-    return Samples((split,))
+    return Chosen((split,))
 
 
-def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Samples:
+def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> Chosen:
     """Another data set in the form that the model takes: images are brought to its size, channels and levels."""
     name, flipped = word.removesuffix(FLIPPED), word.endswith(FLIPPED)
     path = Path(name)
@@ -238,11 +243,12 @@ def other_rows(word: str, flow: Flow, given: DataConfig, trained_on: Source) -> 
     if flow.levels is None or source.levels is None:
         if source.shape != flow.shape or source.levels != flow.levels:
             raise OptionError(f"The model takes samples of shape {flow.shape}, but {name} has {source.shape}.")
-        return Samples(tuple(parts))
+        return Chosen(tuple(parts))
     if source.shape == flow.shape and source.levels == flow.levels and not flipped:
-        return Samples(tuple(parts))
-    fitted = [fit_images(torch.from_numpy(np.array(part.x)), source.levels, flow.shape, flow.levels) for part in parts]
-    return Samples(tuple(Split((x.flip(2) if flipped else x).numpy()) for x in fitted))
+        return Chosen(tuple(parts))
+    images = [part.batch(np.arange(len(part))).x for part in parts]
+    fitted = [fit_images(each, source.levels, flow.shape, flow.levels) for each in images]
+    return Chosen(tuple(Split((x.flip(2) if flipped else x).numpy()) for x in fitted))
 
 
 def fit_images(images: Tensor, levels: int, shape: tuple[int, ...], wanted: int) -> Tensor:

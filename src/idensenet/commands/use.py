@@ -18,7 +18,7 @@ import torch
 from idensenet.columns import Columns
 from idensenet.commands.parsing import Parser, add_groups
 from idensenet.config import Config
-from idensenet.data.source import Source, Split
+from idensenet.data.source import Samples, Source
 from idensenet.data.table import read_table
 from idensenet.errors import InputError, OptionError
 from idensenet.files import write_atomically
@@ -85,7 +85,7 @@ def evaluate(arguments: list[str]) -> int:
 def with_progress(
     what: str,
     flow: Flow,
-    split: Split,
+    split: Samples,
     limit: int | None,
     batch: int | None = None,
     probing: Probing | None = None,

@@ -15,7 +15,9 @@ from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
 from idensenet.data.mnist import FASHION_MNIST, MNIST
+from idensenet.data.row_groups import is_streamed
 from idensenet.data.source import Source, Split
+from idensenet.data.stream_source import open_stream
 from idensenet.data.table_source import Roles, open_table
 from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
@@ -54,7 +56,7 @@ def open_source(
     split_at: float | None = None,
     text: TextFormat | None = None,
 ) -> Source:
-    """A data set by name, or from a folder of images, or from a table.
+    """A data set by name, or from a folder of images, or from a table: a file, or a folder or glob of Parquet files.
 
     `size` and `channels` shape the images of a folder. `columns` names the columns of a table to use, `context` the columns
     that are given, and `weight` the column that says how much a row counts; for `discrete`, `categorical`, `bounds` and
@@ -85,16 +87,11 @@ def open_source(
     if name == "table":
         if table is None:
             raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
-        return open_table(
-            Path(table),
-            roles=Roles(columns, context, weight),
-            discrete=discrete,
-            categorical=categorical,
-            bounds=bounds,
-            known=known,
-            text=text or TextFormat(),
-            **how,
-        )
+        how |= {"roles": Roles(columns, context, weight), "bounds": bounds, "known": known}
+        how |= {"discrete": discrete, "categorical": categorical}
+        if is_streamed(table):
+            return open_stream(Path(table), **how)
+        return open_table(Path(table), text=text or TextFormat(), **how)
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])
     if name == "digits":

@@ -7,13 +7,14 @@ small key was trained on is then known, and such rows are a random sample of all
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from idensenet.data.source import Source, Split
+from idensenet.data.source import Samples, Source, Split
 from idensenet.data.store import Array, chunks
 from idensenet.draws import content_keys
 
@@ -25,12 +26,20 @@ UNKNOWN = (
 )
 
 
-def row_keys(split: Split) -> Array:
+def row_keys(samples: Samples) -> Array:
     """One key for each row, a function of its content alone."""
-    if split.x.dtype == np.uint8:
-        digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for rows in chunks(split.x) for row in rows]
-        return np.frombuffer(b"".join(digests), "<u8")
-    return np.concatenate([_keys(split, start) for start in range(0, max(1, len(split)), 1 << 16)])
+    return np.concatenate([np.empty(0, np.uint64), *key_blocks(samples)])
+
+
+def key_blocks(samples: Samples) -> Iterator[Array]:
+    """The same, some at a time."""
+    for split in samples.blocks():
+        if split.x.dtype == np.uint8:
+            digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for rows in chunks(split.x) for row in rows]
+            yield np.frombuffer(b"".join(digests), "<u8")
+            continue
+        for start in range(0, len(split), 1 << 16):
+            yield _keys(split, start)
 
 
 def _keys(split: Split, start: int) -> Array:
@@ -49,10 +58,38 @@ class Part:
     content: str
     order: str
 
+
+class Digest:
+    """What is kept of the keys of some rows, which come some at a time: their `part`, and the smallest of them."""
+
+    def __init__(self) -> None:
+        self.rows = self.total = 0
+        self.order = hashlib.blake2b(digest_size=16)
+        self.smallest = np.empty(0, np.uint64)  # one more than are kept, if there are more
+
     @classmethod
-    def of(cls, keys: Array) -> Part:
-        total = int(keys.sum(dtype=np.uint64))
-        return cls(len(keys), f"{total:016x}", hashlib.blake2b(keys.astype("<u8").tobytes(), digest_size=16).hexdigest())
+    def of(cls, blocks: Iterable[Array]) -> Digest:
+        found = cls()
+        for keys in blocks:
+            found.add(keys)
+        return found
+
+    @classmethod
+    def of_samples(cls, samples: Samples) -> Digest:
+        """The one that is known already, or from all rows."""
+        return samples.digest or cls.of(key_blocks(samples))
+
+    def add(self, keys: Array) -> None:
+        self.rows += len(keys)
+        self.total = (self.total + int(keys.sum(dtype=np.uint64))) % (1 << 64)
+        self.order.update(keys.astype("<u8").tobytes())
+        if len(self.smallest) > KEPT:
+            keys = keys[keys < self.smallest[-1]]
+        self.smallest = np.union1d(self.smallest, keys)[: KEPT + 1]
+
+    @property
+    def part(self) -> Part:
+        return Part(self.rows, f"{self.total:016x}", self.order.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -66,23 +103,22 @@ class Fingerprint:
 
     @classmethod
     def of(cls, source: Source) -> Fingerprint:
-        return cls.of_keys(row_keys(source.train), row_keys(source.test))
-
-    @classmethod
-    def of_keys(cls, train: Array, test: Array) -> Fingerprint:
-        smallest = np.unique(train)
-        return cls(Part.of(train), Part.of(test), tuple(map(int, smallest[:KEPT])), len(smallest) <= KEPT)
+        train, test = (Digest.of_samples(samples) for samples in (source.train, source.test))
+        return cls(train.part, test.part, tuple(map(int, train.smallest[:KEPT])), len(train.smallest) <= KEPT)
 
     def continued(self, now: Fingerprint) -> Fingerprint:
         """The fingerprint of a run that began with `self` and goes on with the data of `now`."""
         both = sorted({*self.trained, *now.trained})
         return Fingerprint(now.train, now.test, tuple(both[:KEPT]), self.all_kept and now.all_kept and len(both) <= KEPT)
 
-    def trained_on(self, keys: Array) -> float | None:
+    def trained_on(self, blocks: Iterable[Array]) -> float | None:
         """How many of these rows were trained on, an estimate where not all keys are kept; None if nothing can be said."""
         kept = np.array(self.trained, np.uint64)
-        known = keys if self.all_kept else keys[keys <= kept[-1]]
-        return float(np.isin(known, kept).sum()) * len(keys) / len(known) if len(known) else None
+        rows = known = found = 0
+        for keys in blocks:
+            some = keys if self.all_kept else keys[keys <= kept[-1]]
+            rows, known, found = rows + len(keys), known + len(some), found + int(np.isin(some, kept).sum())
+        return float(found) * rows / known if known else None
 
     def as_dict(self) -> dict[str, Any]:
         parts = {name: vars(part) for name, part in (("train", self.train), ("test", self.test))}
@@ -105,8 +141,7 @@ class Fingerprint:
 
 def changes(then: Fingerprint, source: Source) -> tuple[str, ...]:
     """What is different from the data that a run was trained on, and what that means; nothing if nothing is."""
-    test = row_keys(source.test)
-    now = Fingerprint.of_keys(row_keys(source.train), test)
+    now = Fingerprint.of(source)
     if (then.train, then.test) == (now.train, now.test):
         return ()
     if (then.train.content, then.test.content) == (now.train.content, now.test.content):
@@ -115,10 +150,10 @@ def changes(then: Fingerprint, source: Source) -> tuple[str, ...]:
         )
     counts = [f"{each.train.rows:,} + {each.test.rows:,}" for each in (then, now)]
     words = f"The data is not what the run was trained on: {counts[0]} rows then, {counts[1]} now (training + held out)."
-    seen = then.trained_on(test)
+    seen = then.trained_on(key_blocks(source.test))
     if seen is None:
         return (words, "Whether held-out rows were trained on cannot be told, so the score may be too good.")
     if seen:
         about = "" if then.all_kept else "About "
-        return (words, f"{about}{round(seen):,} of {len(test):,} held-out rows were trained on, so the score is too good.")
+        return (words, f"{about}{round(seen):,} of {now.test.rows:,} held-out rows were trained on, so the score is too good.")
     return (words, "No held-out row was trained on, but they are not the same rows: the score is of others than before.")

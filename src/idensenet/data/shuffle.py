@@ -14,6 +14,7 @@ import torch
 from idensenet.draws import content_keys
 from idensenet.errors import DataError, OptionError
 
+MANY = 1 << 22  # rows from which the share that lies below a bound is the bound, with an error of 0.15 per cent of it
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -47,18 +48,17 @@ def split_keys(
 ) -> tuple[Index, Index, float | None]:
     """Rows for training and for testing by a key of each, int64 as `content_keys` has them, and the bound that divides them.
 
-    A key stands for a number in [0, 1), and a row is held out if it lies below the bound, by default so that `test_fraction` of
-    these rows do. With the bound of another call, neither order nor new rows move a row from one part to the other. Equal rows
-    stay together. At least one of each part is needed: where there is none, the lowest or highest row goes there.
+    A key stands for a number in [0, 1), and a row is held out if it lies below the bound: by default so that `test_fraction` of
+    these rows do, of more than `MANY` rows up to chance. With the bound of another call, neither order nor new rows move a row
+    from one part to the other. Equal rows stay together. At least one of each part is needed: where there is none, the lowest
+    or highest row goes there.
     """
     split_rows(len(keys), test_fraction, seed)  # for its errors
-    place = (keys.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    place = places(keys)
     if below is None:
-        distinct = np.unique(place)
-        if len(distinct) == 1:  # all rows are the same
+        below = bound_of(place, test_fraction) if len(keys) <= MANY else test_fraction
+        if below is None:
             return *split_rows(len(keys), test_fraction, seed), None
-        held_out = min(max(round(len(distinct) * test_fraction), 1), len(distinct) - 1)
-        below = float(distinct[held_out - 1 : held_out + 1].mean())
     test = place < below
     if not test.any():
         test = place == place.min()
@@ -67,6 +67,20 @@ def split_keys(
     if not test.any():
         return *split_rows(len(keys), test_fraction, seed), None
     return np.flatnonzero(~test), np.flatnonzero(test), below
+
+
+def places(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers in [0, 1) that keys of `content_keys` stand for, uniform and exact in float64."""
+    return (keys.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def bound_of(place: np.ndarray[Any, Any], test_fraction: float) -> float | None:
+    """The bound below which this share of the different rows lies, at least one of them and not all; None for a single row."""
+    distinct = np.unique(place)
+    if len(distinct) == 1:
+        return None
+    held_out = min(max(round(len(distinct) * test_fraction), 1), len(distinct) - 1)
+    return float(distinct[held_out - 1 : held_out + 1].mean())
 
 
 def stratified_rows(labels: np.ndarray[Any, Any], held_out: int, seed: int) -> tuple[Index, Index]:

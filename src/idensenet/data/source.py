@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from idensenet.errors import DataError
 
 if TYPE_CHECKING:
     from idensenet.columns import Columns, Pair
+    from idensenet.data.fingerprint import Digest
 
 
 def release(x: np.ndarray[Any, Any]) -> None:
@@ -47,8 +50,45 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
 
 
+class Order(Protocol):
+    """Numbers of rows in some order, of which a part is taken at a time."""
+
+    def __getitem__(self, part: slice, /) -> np.ndarray[Any, Any]: ...
+
+
+class Samples(ABC):
+    """Rows that training and evaluation read, wherever they are: in memory, or a part at a time from files."""
+
+    digest: Digest | None = None  # what a fingerprint holds of them, if it is known already
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, index: np.ndarray[Any, Any]) -> Batch:
+        """Copies of some rows, in the order asked for."""
+
+    @abstractmethod
+    def order(self, seed: Sequence[int]) -> Order:
+        """All rows once, in an order that is a function of the seed alone, in which `batch` reads them fast."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Split]:
+        """All rows once, in their order, as many at a time as there is room for."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
+        return False
+
+    @property
+    def mean_weight(self) -> float | None:
+        """How much a row counts on average, if rows count differently."""
+        return None
+
+
 @dataclass(frozen=True)
-class Split:
+class Split(Samples):
     """Rows of an array, perhaps memory-mapped, with labels, contexts and weights if there are any.
 
     Only what a batch needs is ever read.
@@ -63,7 +103,7 @@ class Split:
         return len(self.x)
 
     def batch(self, index: np.ndarray[Any, Any]) -> Batch:
-        """Copies of some rows, in the order asked for; a file is read from front to back."""
+        """Copies of some rows; a file is read from front to back."""
         for array in (self.x, self.y):
             if array is not None:
                 _check_whole(array)
@@ -78,6 +118,20 @@ class Split:
             None if self.weight is None else torch.from_numpy(self.weight[index].astype(np.float64)),
         )
 
+    def order(self, seed: Sequence[int]) -> np.ndarray[Any, Any]:
+        return np.random.default_rng(seed).permutation(len(self))
+
+    def blocks(self) -> Iterator[Split]:
+        yield self
+
+    @property
+    def labelled(self) -> bool:
+        return self.y is not None
+
+    @property
+    def mean_weight(self) -> float | None:
+        return None if self.weight is None else float(self.weight.mean())
+
 
 @dataclass(frozen=True)
 class Source:
@@ -90,8 +144,8 @@ class Source:
     """
 
     name: str
-    train: Split
-    test: Split
+    train: Samples
+    test: Samples
     shape: tuple[int, ...]
     levels: int | None = None
     classes: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,8 @@ from idensenet.data.csv_rows import PLAIN, TextFormat
 from idensenet.data.shuffle import split_keys, split_rows
 from idensenet.data.source import Source, Split
 from idensenet.data.store import Array
-from idensenet.data.table import Table, check_once, read_table
+from idensenet.data.table import read_table
+from idensenet.data.tabular import Table, check_once
 from idensenet.draws import content_keys
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
@@ -34,22 +35,37 @@ class Roles:
     context: Sequence[str] = ()
     weight: str | None = None
 
-    def read(self, path: Path, nominal: Names, text: TextFormat = PLAIN) -> tuple[list[str], Table]:
-        """The names of the modelled columns, and a table of all that are needed."""
-        others = [*self.context, *([self.weight] if self.weight else [])]
-        if both := sorted(set(self.columns or ()) & set(others)):
+    @property
+    def others(self) -> list[str]:
+        """The columns that are not modelled."""
+        return [*self.context, *([self.weight] if self.weight else [])]
+
+    @property
+    def needed(self) -> list[str] | None:
+        """All columns that are read, each named once; None for all there are."""
+        if both := sorted(set(self.columns or ()) & set(self.others)):
             raise OptionError(f"Column {both[0]!r} is to be modelled and to be given; name it in one place only.")
-        check_once(others)
-        table = read_table(path, None if self.columns is None else [*self.columns, *others], nominal, text)
-        for name in others:
-            if name not in table.columns:
-                raise UnknownNameError(f"{path} has no column {name!r}; {nearest(name, list(table.columns))}")
-            if name in table.text:
-                raise OptionError(f"Column {name!r} of {path} is not numeric; a context or a weight must be.")
-        chosen = [name for name in table.columns if name not in others]
+        check_once(self.others)
+        return None if self.columns is None else [*self.columns, *self.others]
+
+    def modelled(self, where: Path, columns: Sequence[str], text: Collection[str]) -> list[str]:
+        """The names of the modelled columns among all that were read; `text` names those that are not numeric."""
+        for name in self.others:
+            if name not in columns:
+                raise UnknownNameError(f"{where} has no column {name!r}; {nearest(name, list(columns))}")
+            if name in text:
+                raise OptionError(f"Column {name!r} of {where} is not numeric; a context or a weight must be.")
+        chosen = [name for name in columns if name not in self.others]
         if not chosen:
-            raise OptionError(f"All columns of {path} are given as context, so that none is left to be modelled.")
-        return chosen, table
+            raise OptionError(f"All columns of {where} are given as context, so that none is left to be modelled.")
+        return chosen
+
+    def of_model(self, known: Columns) -> tuple[Roles, list[str]]:
+        """The same with the columns of a model, and which of them are nominal."""
+        chosen = known.names if self.columns is None else list(self.columns)
+        if len(chosen) != len(known.names):
+            raise OptionError(f"The model takes {len(known.names)} columns, but {len(chosen)} are named; name as many.")
+        return replace(self, columns=chosen), [chosen[i] for i in known.of("nominal")]
 
 
 @dataclass(frozen=True)
@@ -66,10 +82,7 @@ class Contents:
     def keys(self, seed: int) -> Array:
         """A number for each row, from its content alone: neither its place nor other rows have a part in it."""
         named = dict(zip(self.columns.names, self.x.T, strict=True))
-        parts = [_hashed(self.text[name]) if name in self.text else each for name, each in named.items()]
-        parts += [] if self.context is None else list(self.context.T)
-        content = torch.from_numpy(np.stack(parts, 1).astype(np.float64))
-        return np.asarray(content_keys(content, seed).numpy())
+        return keys_of([self.text.get(name, each) for name, each in named.items()], self.context, seed)
 
     def split(self, rows: Array | slice = slice(None)) -> Split:
         """Some rows in the form that a flow takes."""
@@ -82,10 +95,56 @@ class Contents:
         return Split(numbers, context=context, weight=None if self.weight is None else self.weight[rows])
 
 
+def keys_of(columns: Sequence[Array], context: Array | None, seed: int) -> Array:
+    """A number for each row, from its modelled columns, numbers or text, and its context."""
+    parts = [_hashed(each) if each.dtype == object else each for each in columns]
+    parts += [] if context is None else list(context.T)
+    content = torch.from_numpy(np.stack(parts, 1).astype(np.float64))
+    return np.asarray(content_keys(content, seed).numpy())
+
+
 def _hashed(values: Array) -> Array:
     """A whole number below 2^53 for each value, the same wherever it stands."""
     known = {value: int(sha256(repr(value).encode()).hexdigest()[:13], 16) for value in set(values.tolist())}
     return np.array([known[value] for value in values.tolist()], np.float64)
+
+
+def contents_of(
+    where: Path | str, table: Table, names: Sequence[str], roles: Roles, columns: Columns, first: int | None = None
+) -> Contents:
+    """The rows of a table as numbers.
+
+    Args:
+        where: The file, for errors.
+        table: The rows.
+        names: The modelled columns.
+        roles: What the others are for.
+        columns: What the modelled ones are.
+        first: The number of the first row, if the columns are a model's, so that values may be there that it has not seen.
+    """
+    raw = [table.column(name) for name in names]
+    coded = [columns.coded(each, i) if i in columns.of("nominal") else each for i, each in enumerate(raw)]
+    context = np.stack([table.column(name) for name in roles.context], 1) if roles.context else None
+    if context is not None and columns.of("nominal"):
+        raise OptionError(
+            f"Nominal columns ({columns.in_words('nominal')}) cannot be modelled given a context; leave one of both out."
+        )
+    weight = None if roles.weight is None else table.column(roles.weight)
+    if weight is not None and weight.min() < 0:
+        raise OptionError(f"Column {roles.weight!r} of {where} has weights that are negative, or all zero.")
+    x = np.stack(coded, 1)
+    text = {name: table.text[name] for name in names if name in table.text}
+    return Contents(columns, x, context, weight, () if first is None else tuple(columns.surprises(x, raw, first)), text)
+
+
+def nominal_names(names: Sequence[str], nominal: Names, where: Path) -> Names:
+    """Which of the modelled columns an option names as nominal; each must be one of them."""
+    if nominal is None or isinstance(nominal, str):
+        return nominal
+    for name in nominal:
+        if name not in names:
+            raise UnknownNameError(f"{where} has no column {name!r} to be modelled; {nearest(str(name), list(names))}")
+    return list(nominal)
 
 
 def read_contents(
@@ -102,32 +161,17 @@ def read_contents(
     """
     nominal = categorical
     if known is not None:
-        chosen = known.names if roles.columns is None else list(roles.columns)
-        if len(chosen) != len(known.names):
-            raise OptionError(f"The model takes {len(known.names)} columns, but {len(chosen)} are named; name as many.")
-        nominal = [chosen[i] for i in known.of("nominal")]
-        roles = Roles(chosen, roles.context, roles.weight)
-    names, table = roles.read(path, nominal, text)
-    raw = [table.column(name) for name in names]
+        roles, nominal = roles.of_model(known)
+    table = read_table(path, roles.needed, nominal, text)
+    names = roles.modelled(path, table.columns, table.text)
     columns = known
     if columns is None:
-        named = nominal if nominal is None or isinstance(nominal, str) else [name for name in nominal if name in names]
-        for name in [] if nominal is None or isinstance(nominal, str) else nominal:
-            if name not in names:
-                raise UnknownNameError(f"{path} has no column {name!r} to be modelled; {nearest(str(name), names)}")
-        columns = Columns.nominal_of(raw, names, [str(each.dtype) for each in raw], named)
-    coded = [columns.coded(each, i) if i in columns.of("nominal") else each for i, each in enumerate(raw)]
-    context = np.stack([table.column(name) for name in roles.context], 1) if roles.context else None
-    if context is not None and columns.of("nominal"):
-        raise OptionError(
-            f"Nominal columns ({columns.in_words('nominal')}) cannot be modelled given a context; leave one of both out."
-        )
-    weight = None if roles.weight is None else table.column(roles.weight)
-    if weight is not None and (weight.min() < 0 or weight.max() <= 0):
+        raw = [table.column(name) for name in names]
+        columns = Columns.nominal_of(raw, names, [str(each.dtype) for each in raw], nominal_names(names, nominal, path))
+    contents = contents_of(path, table, names, roles, columns, None if known is None else 0)
+    if contents.weight is not None and contents.weight.max() <= 0:
         raise OptionError(f"Column {roles.weight!r} of {path} has weights that are negative, or all zero.")
-    x = np.stack(coded, 1)
-    surprises = () if known is None else tuple(columns.surprises(x, raw))
-    return Contents(columns, x, context, weight, surprises, table.text)
+    return contents
 
 
 def open_table(
@@ -173,18 +217,10 @@ def open_table(
     if known is None:
         weight = None if contents.weight is None else contents.weight[train]
         columns = columns.discrete_of(contents.x, discrete).counted(contents.x[train], weight)
-    if not columns.amounts:
-        raise OptionError(
-            f"All columns of {path} are nominal, so that there is nothing for a flow; FlowDensity models such tables."
-        )
+    check_amounts(columns, path)
     contents = replace(contents, columns=columns)
-    given = f", given {', '.join(roles.context)}" if roles.context else ""
-    notes = [f"The table is {path}, {len(contents.x):,} rows of {len(columns.columns)} columns{given}."]
-    if columns.of("grid"):
-        notes.append(f"Discrete columns, scored by the probability of a value: {columns.in_words('grid')}.")
-    if columns.of("nominal"):
-        notes.append(f"Nominal columns: {columns.in_words('nominal')}.")
-    notes += contents.surprises
+    notes = [f"The table is {path}, {len(contents.x):,} rows of {len(columns.columns)} columns{given_words(roles)}."]
+    notes += [*kinds_in_words(columns), *contents.surprises]
     names = [columns.names[i] for i in columns.amounts]
     return Source(
         "table",
@@ -199,3 +235,26 @@ def open_table(
         places=np.concatenate([train, test]),
         split_at=split_at,
     )
+
+
+def given_words(roles: Roles) -> str:
+    """The contexts, for a sentence."""
+    return f", given {', '.join(roles.context)}" if roles.context else ""
+
+
+def kinds_in_words(columns: Columns) -> list[str]:
+    """Sentences about the columns that are not real."""
+    notes = []
+    if columns.of("grid"):
+        notes.append(f"Discrete columns, scored by the probability of a value: {columns.in_words('grid')}.")
+    if columns.of("nominal"):
+        notes.append(f"Nominal columns: {columns.in_words('nominal')}.")
+    return notes
+
+
+def check_amounts(columns: Columns, where: Path) -> None:
+    """Refuse a table without a number."""
+    if not columns.amounts:
+        raise OptionError(
+            f"All columns of {where} are nominal, so that there is nothing for a flow; FlowDensity models such tables."
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idensenet.data.source import Source, Split
+from idensenet.data.source import Samples, Source
 from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.report.drawing import save_figure
@@ -81,9 +81,11 @@ def points_picture(samples: Tensor, path: Path) -> None:
         save_figure(lambda: pairs_figure([("samples", samples)]), path)
 
 
-def contexts(flow: Flow, split: Split, count: int) -> Tensor | None:
-    """Of the first rows of a split, for a conditional flow."""
-    return None if split.context is None else torch.from_numpy(split.context[:count]).to(flow.device, flow.dtype)
+def first_of(flow: Flow, samples: Samples, count: int) -> tuple[Tensor, Tensor | None]:
+    """The first rows of a table in the number type of a flow, and their contexts for a conditional one."""
+    rows = samples.batch(np.arange(count))
+    given = None if rows.context is None else rows.context.to(flow.device, flow.dtype)
+    return rows.x.to(flow.dtype), given
 
 
 def in_units(flow: Flow, x: Tensor) -> Tensor:
@@ -101,8 +103,8 @@ def run_picture(flow: Flow, source: Source, path: Path, seed: int = 0) -> None:
         save_image(image_grid(samples, flow.levels, scale=magnification(flow.shape[1])), path)
         return
     count = min(len(source.test), 10_000)
-    data = torch.from_numpy(source.test.x[:count]).to(flow.dtype)
-    samples = flow.sample(count, generator, context=contexts(flow, source.test, count))
+    data, given = first_of(flow, source.test, count)
+    samples = flow.sample(count, generator, context=given)
     if flow.shape == (2,) and not flow.context and not flow.integers:
         density_picture(flow, data, samples, path)
     else:

@@ -11,7 +11,7 @@ from torch import Tensor
 from idensenet.errors import InputError
 from idensenet.report.drawing import Drawing, draw, png, themed
 from idensenet.report.markup import figure, note, section
-from idensenet.report.pictures import contexts, image_grid, image_png, in_units, magnification
+from idensenet.report.pictures import first_of, image_grid, image_png, in_units, magnification
 from idensenet.report.plane import MOST_COLUMNS, Frame, frame_of, pairs_figure, plane_figure
 from idensenet.report.story import Story
 
@@ -55,9 +55,8 @@ def _points(story: Story) -> str:
     count = SHOWN_POINTS if source is None else min(SHOWN_POINTS, len(source.test))
     if flow.context and source is None:
         return "<p>Samples of a conditional model need the contexts of its data.</p>"
-    given = None if source is None else contexts(flow, source.test, count)
+    data, given = (None, None) if source is None else first_of(flow, source.test, count)
     made = flow.sample(count, torch.Generator().manual_seed(0), context=given)
-    data = None if source is None else torch.from_numpy(source.test.x[:count]).to(flow.dtype)
     if flow.shape == (2,) and not flow.context and not flow.integers:
         return _plane(story, data, made)
     made, data = in_units(flow, made), None if data is None else in_units(flow, data)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from idensenet.config import Config
-from idensenet.data.fingerprint import OWN, Part, row_keys
-from idensenet.data.source import Source, Split
+from idensenet.data.fingerprint import OWN, Digest, Part
+from idensenet.data.source import Samples, Source, Split
 from idensenet.errors import CheckpointError, DataError, OptionError
 from idensenet.training.ranks import Ranks
 
@@ -26,13 +26,13 @@ def _hash(value: Any) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def _part(source: Source, split: Split) -> tuple[int, Part]:
+def _part(source: Source, split: Samples) -> tuple[int, Part]:
     """The number of rows, and what is known of all of them, or of a sample of data that cannot change."""
     if source.name in OWN or len(split) <= SAMPLED:
-        return len(split), Part.of(row_keys(split))
-    places = np.linspace(0, len(split) - 1, SAMPLED).astype(np.int64)
-    context = None if split.context is None else split.context[places]
-    return len(split), Part.of(row_keys(Split(split.x[places], context=context)))
+        return len(split), Digest.of_samples(split).part
+    drawn = split.batch(np.linspace(0, len(split) - 1, SAMPLED).astype(np.int64))
+    some = Split(drawn.x.numpy(), context=None if drawn.context is None else drawn.context.numpy())
+    return len(split), Digest.of_samples(some).part
 
 
 def _facts(config: Config, source: Source) -> dict[str, int]:

@@ -6,15 +6,13 @@ is the same whether several processes share the batches of a step or one process
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idensenet.config import DataConfig
-from idensenet.data.source import Batch, Source
+from idensenet.data.source import Batch, Order, Source
 from idensenet.errors import OptionError
 
 
@@ -34,7 +32,7 @@ class Batches:
         if source.stream is None and self.per_epoch < 1:
             raise OptionError(f"train.batch_size={batch_size} is more than the {len(source.train)} training samples; use less.")
         self._epoch = -1
-        self._order: np.ndarray[Any, Any] = np.empty(0, np.int64)
+        self._order: Order = np.empty(0, np.int64)
 
     def among_all(self, number: int) -> int:
         """The number of a batch of this rank, counted over all ranks from the start of training."""
@@ -47,7 +45,7 @@ class Batches:
             return Batch(self.source.stream.sample(self.size, generator))
         epoch, place = divmod(self.among_all(number), self.per_epoch)
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self.seed, 2, epoch]).permutation(len(self.source.train))
+            self._order = self.source.train.order([self.seed, 2, epoch])
             self._epoch = epoch
         return self.source.train.batch(self._order[place * self.size : (place + 1) * self.size])
 

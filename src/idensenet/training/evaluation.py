@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idensenet.checks import check_rounding
-from idensenet.data.source import Split
+from idensenet.checks import rounding_check
+from idensenet.data.source import Samples, Source
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
 from idensenet.hybrid import HybridFlow
-from idensenet.training.probing import Probing, averaged
+from idensenet.training.probing import PILOT, Probing, averaged, deviation, for_single_scores
 from idensenet.training.ranks import Ranks
 
 TERMS = ("base", "log_det", "preprocess", "levels", "noise", "categories")  # of a log-density, as far as they are there
@@ -43,30 +43,51 @@ def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> floa
     return total
 
 
-def first_rows(split: Split, limit: int | None = None) -> np.ndarray[Any, Any]:
+def first_rows(split: Samples, limit: int | None = None) -> np.ndarray[Any, Any]:
     """The indices of the first rows, at most `limit`, which an evaluation scores."""
     return np.arange(len(split) if limit is None else min(limit, len(split)))
 
 
 def taken(flow: Flow, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Rows as a flow takes them, on its device and in its number type, which must not change them."""
-    if flow.levels is None:
-        check_rounding(x, flow.preprocess, flow.dtype, "x")
-        x = x.to(flow.dtype)
-    if context is not None and flow.context_scale is not None:
-        check_rounding(context, flow.context_scale, flow.dtype, "the context")
-    return x.to(flow.device), None if context is None else context.to(flow.device, flow.dtype)
+    return taker(flow)(x, context)
+
+
+def taker(flow: Flow) -> Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
+    """The same for many batches."""
+    check = rounding_check(flow.preprocess, flow.dtype, "x") if flow.levels is None else None
+    scale = flow.context_scale
+    check_context = None if scale is None else rounding_check(scale, flow.dtype, "the context")
+
+    def take(x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if check is not None:
+            check(x)
+            x = x.to(flow.dtype)
+        if context is not None and check_context is not None:
+            check_context(context)
+        return x.to(flow.device), None if context is None else context.to(flow.device, flow.dtype)
+
+    return take
+
+
+def enough(flow: Flow, trained_on: Source, reference: Tensor) -> Probing:
+    """Draws for single scores whose error is small next to the spread of training scores."""
+    rows = trained_on.train.batch(first_rows(trained_on.train, PILOT))
+    with torch.no_grad():
+        one = deviation(flow, *taken(flow, rows.x, rows.context))
+    spread = float(reference.var()) - one**2  # without the noise in it
+    return for_single_scores(one, math.sqrt(max(spread, 0.0)))
 
 
 def rows_at_once(flow: Flow) -> int:
     """How many rows to score together: a hundred images, and more of short vectors, which take little memory."""
-    return max(100, 4000 // flow.dims)
+    return max(100, 8000 // flow.dims)
 
 
 @torch.no_grad()
 def score_rows(
     flow: Flow,
-    split: Split,
+    split: Samples,
     rows: np.ndarray[Any, Any],
     batch: int | None = None,
     report: Callable[[int], None] = lambda done: None,
@@ -83,10 +104,11 @@ def score_rows(
         raise OptionError("There is no sample to evaluate on.")
     parts: dict[str, list[Tensor]] = {}
     batch = batch or rows_at_once(flow)
+    take, prepared = taker(flow), flow.prepare()
     for start in range(0, len(rows), batch):
         x, y, c, weight = split.batch(rows[start : start + batch])
-        x, c = taken(flow, x, c)
-        found = flow.log_prob_terms(x, context=c)
+        x, c = take(x, c)
+        found = flow.log_prob_terms(x, context=c, prepared=prepared)
         if probing is not None:
             found["log_det"], found["error"] = averaged(flow, x, c, found["log_det"], probing)
         if importance > 1:
@@ -134,7 +156,7 @@ def summary(flow: Flow, scores: dict[str, Tensor]) -> dict[str, Any]:
     return result
 
 
-def held_out(flow: Flow, split: Split, limit: int | None, ranks: Ranks) -> dict[str, Any]:
+def held_out(flow: Flow, split: Samples, limit: int | None, ranks: Ranks) -> dict[str, Any]:
     """The summary of at most so many samples; every process scores its share, and all of them know the result."""
     rows = first_rows(split, limit)
     scores = score_rows(flow, split, rows[ranks.share(len(rows))])

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from idensenet.checkpoints import Progress
-from idensenet.checks import check_rounding
 from idensenet.config import Config
 from idensenet.data.density import check_source
 from idensenet.data.source import Source
@@ -40,6 +39,7 @@ from idensenet.training.ranks import Ranks
 from idensenet.training.requeue import requeue
 from idensenet.training.run import RunFolder
 from idensenet.training.schedule import Schedule
+from idensenet.training.standardizing import standardize
 from idensenet.training.step import skipped, training_step
 from idensenet.training.world import World
 
@@ -69,7 +69,7 @@ class Trainer:
         self.flow = build_config(config).to(self.fabric.device, dtype)
         self.flow.columns = source.table
         self.of_categories = self._loss_of_categories()
-        self.mean_weight = 1.0 if source.train.weight is None else float(source.train.weight.mean())
+        self.mean_weight = source.train.mean_weight or 1.0
         self.batches = Batches(source, t.batch_size, t.seed, self.rank, self.world)
         per_step = t.accumulate * self.world
         self.schedule = Schedule.of(t, None if source.stream else max(1, self.batches.per_epoch // per_step))
@@ -88,10 +88,15 @@ class Trainer:
 
     def _loss_of_categories(self) -> float:
         """The mean of -log p(c) over the categories of training rows, which no step changes."""
-        columns, train = self.source.table, self.source.train
-        if columns is None or columns.categories is None or train.context is None:
+        columns = self.source.table
+        if columns is None or columns.categories is None:
             return 0.0
-        return -float(np.average(columns.log_prob(train.context), weights=train.weight))
+        loss = total = 0.0
+        for block in self.source.train.blocks():
+            assert block.context is not None
+            weight = np.ones(len(block)) if block.weight is None else block.weight
+            loss, total = loss - float(weight @ columns.log_prob(block.context)), total + float(weight.sum())
+        return loss / total
 
     # Before the first step
 
@@ -117,11 +122,7 @@ class Trainer:
             self.source, min(self.config.train.batch_size * 4, max(1, len(self.source.train))), self.config.train.seed
         )
         if self.config.model.preprocess in ("standardize", "whiten"):
-            rows, context = torch.from_numpy(self.source.train.x[:]), self.source.train.context
-            given = None if context is None else self.given(torch.from_numpy(context))
-            weight = self.source.train.weight
-            self.flow.standardize(self.prepare(rows), given, None if weight is None else self.given(torch.from_numpy(weight)))
-            check_rounding(rows, self.flow.preprocess, self.flow.dtype, "the table")
+            standardize(self.flow, self.source.train)
         x, _, c, _ = first(0)
         self.flow.initialize(self.prepare(x), self.given(c))
 

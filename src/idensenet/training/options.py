@@ -99,7 +99,7 @@ def check_run(config: Config, source: Source) -> None:
             f"data.flip and data.crop are for images of at least {LEAST_SIDE} pixels a side, and {source.name} has samples of "
             f"shape {source.shape}; leave them out."
         )
-    if t.objective in ("classification", "hybrid") and source.train.y is None:
+    if t.objective in ("classification", "hybrid") and not source.train.labelled:
         raise OptionError(f"train.objective={t.objective} needs labels, and {source.name} has none; use density.")
     check("model.classes", m.classes)
     if m.classes is not None and m.classes < (source.classes or 0):
