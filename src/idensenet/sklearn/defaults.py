@@ -58,7 +58,7 @@ def settings_for(rows: int, columns: int) -> Settings:
         beta=3.0 if rich else 10.0,
         log_det="exact" if exact else "estimate",
         learning_rate=(2 if rich else 1) * (2e-2 if exact else 1e-2),
-        max_iter=600 if small else 2000 if exact else 1200,
+        max_iter=600 if small else 1800 if exact else 1200,
         batch_size=256 if rich and exact else min(128, max(50, rows // 8)),
         folds=3 if rows < FOLDED else 1,
         components=None if small else 1,
