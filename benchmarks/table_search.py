@@ -112,7 +112,7 @@ def tried(name: str, options: dict[str, Any], folder: Path | None, seconds: floa
         model = FlowDensity(random_state=seed, **{**steps, **options}).fit(rows)
     taken = time.process_time() - began
     scores = model.score_samples(judged)
-    about = {"steps": model.n_iter_, "seconds": round(taken, 1), "components": model.settings_.components}
+    about = {"steps": model.n_iter_, "seconds": round(taken, 1)}
     held_out = [-score for _, score in model.history_]
     return {**summary(scores, possible), **about, "start": held_out[0], "held_out": max(held_out)}
 

@@ -51,15 +51,15 @@ def settings_for(rows: int, columns: int) -> Settings:
     """
     small, rich, exact = rows < SMALL, rows >= max(SMALL, RICH * columns), columns <= EXACT
     return Settings(
-        blocks=3 if rows < FOLDED else 6 if small else 8,
-        depth=2,
-        growth=32 if small else min(256, 16 * (3 + columns // 12)),
+        blocks=3 if rows < FOLDED else 6 if small else 12 if rich else 8,
+        depth=1 if rich else 2,
+        growth=32 if small else min(256, 16 * ((4 if rich else 3) + columns // 12)),
         activation="sine" if rich else "clipswish",
         beta=3.0 if rich else 10.0,
         log_det="exact" if exact else "estimate",
         learning_rate=(2 if rich else 1) * (2e-2 if exact else 1e-2),
-        max_iter=600 if small else 1800 if exact else 1200,
-        batch_size=256 if rich and exact else min(128, max(50, rows // 8)),
+        max_iter=600 if small else 2600 if exact else 1200,
+        batch_size=min(128, max(50, rows // 8)),
         folds=3 if rows < FOLDED else 1,
         components=None if small else 1,
     )
