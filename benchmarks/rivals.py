@@ -1,8 +1,8 @@
 """The densities that `benchmarks/tables.py` compares: each takes training rows and seconds, and returns scores of rows.
 
-Flows of others get Adam with a rate that falls as half a cosine over the processor time that they have, batches of 256, and the
-weights that were best on held-out rows. Everything that has settings chooses them by the same held-out rows, 15 % of the
-training rows; what has no need of held-out rows afterwards is fitted again to all of them.
+Flows of others get Adam with a rate (`RATES`) that falls as half a cosine over the processor time that they have, batches of
+256, and the weights that were best on held-out rows. Everything that has settings chooses them by the same held-out rows, 15 %
+of the training rows; what has no need of held-out rows afterwards is fitted again to all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ RIDGES = (1e-6, 1e-4, 1e-2, 1e-1)
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 140, 200)
 RIDGE = (1e-4, 1e-2)  # of the mixtures
 BANDWIDTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
-RATE = 2e-3
+RATES = {"NSF": 5e-3, "MAF": 5e-3, "residual": 2e-3}  # two of them by trials of three (table_search.py), the last untried
+TRANSFORMS = {"NSF": 3, "MAF": 5}
 
 
 def divided(train: Array) -> tuple[Array, Array]:
@@ -78,18 +79,20 @@ def ours(train: Array, seconds: float) -> tuple[Score, str]:
     return model.score_samples, f"{model.settings_}, {model.n_iter_} steps"
 
 
-def trained(model: torch.nn.Module, log_prob: Callable[[torch.Tensor], torch.Tensor], train: Array, seconds: float) -> str:
+def trained(
+    model: torch.nn.Module, log_prob: Callable[[torch.Tensor], torch.Tensor], train: Array, seconds: float, rate: float
+) -> str:
     """Train a model in place for so many seconds of processor time; the weights that are best on held-out rows are kept."""
     began = time.process_time()
     inner, held_out = (torch.from_numpy(part).float() for part in divided(train))
     held_out, size = held_out[:5000], min(256, len(inner))
-    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
     generator = torch.Generator().manual_seed(0)
     every = max(25, len(inner) // size)
     best, kept, step, best_step, share = math.inf, None, 0, 0, 0.0
     while share < 1:
         for group in optimizer.param_groups:
-            group["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * share))
+            group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * share))
         optimizer.zero_grad()
         loss = -log_prob(inner[torch.randint(len(inner), (size,), generator=generator)]).mean()
         if torch.isfinite(loss):
@@ -113,14 +116,14 @@ def in_parts(rows: Array, of: Callable[[torch.Tensor], torch.Tensor]) -> Array:
         return torch.cat([of(part) for part in torch.split(torch.from_numpy(rows).float(), 1000)]).double().numpy()
 
 
-def zuko_flow(kind: str, **options: Any) -> Fit:
+def zuko_flow(kind: str, rate: float) -> Fit:
     def fit(train: Array, seconds: float) -> tuple[Score, str]:
         import zuko
 
         torch.manual_seed(0)
         width = 64 if len(train) < 2000 else 128
-        model = getattr(zuko.flows, kind)(train.shape[1], hidden_features=(width, width), **options)
-        words = trained(model, lambda x: model().log_prob(x), train, seconds)
+        model = getattr(zuko.flows, kind)(train.shape[1], hidden_features=(width, width), transforms=TRANSFORMS[kind])
+        words = trained(model, lambda x: model().log_prob(x), train, seconds, rate)
         return lambda x: in_parts(x, model().log_prob), f"width {width}, {words}"
 
     return fit
@@ -137,7 +140,7 @@ def normflows_residual(train: Array, seconds: float) -> tuple[Score, str]:
         for _ in range(blocks)
     ]
     model = nf.NormalizingFlow(nf.distributions.DiagGaussian(dims, trainable=False), parts)
-    words = trained(model, model.log_prob, train, seconds)
+    words = trained(model, model.log_prob, train, seconds, RATES["residual"])
     model.eval()
 
     def score(x: Array) -> Array:
@@ -156,8 +159,8 @@ def normflows_residual(train: Array, seconds: float) -> tuple[Score, str]:
 
 MODELS: dict[str, Fit] = {
     "FlowDensity()": ours,  # first, since its processor time is what the other flows get
-    "NSF (zuko)": zuko_flow("NSF", transforms=3),
-    "MAF (zuko)": zuko_flow("MAF", transforms=5),
+    "NSF (zuko)": zuko_flow("NSF", RATES["NSF"]),
+    "MAF (zuko)": zuko_flow("MAF", RATES["MAF"]),
     "residual flow (normflows)": normflows_residual,
     "mixture": mixture,
     "kernels": kernels,

@@ -23,7 +23,7 @@ from idensenet.bijections.whiten import Whiten, shrinkage
 from idensenet.errors import DataError, OptionError
 from idensenet.logdet import AdaptiveLogDet, ExactLogDet, RouletteLogDet
 from idensenet.sklearn import FlowClassifier, FlowDensity, FlowOutlierDetector
-from idensenet.sklearn.defaults import held_out_rows
+from idensenet.sklearn.defaults import held_out_rows, settings_for
 from idensenet.training import fitting
 from idensenet.training.clock import Clock, factor
 from idensenet.training.rows import Rows, divided
@@ -346,7 +346,11 @@ def test_defaults_follow_the_table_and_what_is_given_stays():
     assert (small.folds, large.folds) == (3, 1)
     assert small.blocks < large.blocks
     assert small.growth < large.growth
+    assert (small.activation, large.activation) == ("clipswish", "sine")
+    assert settings_for(5000, 40).activation == "clipswish"  # too few rows for so many columns
     assert given.growth == 6
+    chosen = FlowDensity(max_iter=2, activation="lipswish", beta=1.0).fit(rows(60))
+    assert (chosen.flow_.config.model.activation, chosen.flow_.config.model.beta) == ("lipswish", 1.0)
     assert held_out_rows(100_000, None) == 5000
     assert held_out_rows(100_000, 0.5) == 50_000
 

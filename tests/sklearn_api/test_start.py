@@ -46,6 +46,9 @@ def test_held_out_rows_choose_the_mixture_that_a_small_table_starts_from(folds):
 
 def test_large_tables_start_from_the_gaussian_and_a_number_of_components_can_be_given():
     assert (settings_for(SMALL - 1, 3).components, settings_for(SMALL, 3).components) == (None, 1)
+    large = FlowDensity(**SHORT).fit(clusters(SMALL))
+    assert large.settings_.components == 1
+    assert large.flow_.base is None
     given = FlowDensity(**SHORT, components=5, warm_start=True).fit(clusters())
     assert given.flow_.base.components == 5
     assert given.fit(clusters()).flow_.base.components == 5

@@ -179,7 +179,7 @@ class FlowEstimator(FlowOptions):
         chosen = self._settings(*x.shape)
         config = self._config(chosen, x.shape[1], 0 if given is None else given.shape[1], classes, bounds)
         config = config.replace(integers=columns.integers)
-        known = self.settings_.components if again and self.components is None else self.components
+        known = self.settings_.components if again and self.components is None else chosen.components
         if classes is not None or given is not None:
             if (self.components or 1) > 1:
                 raise OptionError(f"components={self.components} is for densities without a context; leave it out.")
