@@ -30,11 +30,8 @@ def demo(arguments: list[str]) -> int:
         with run.locked():
             run.clear()
     config = recipe("toy-best").config.replace(
-        growth=32,
-        beta=20,
         train={
             "max_steps": values.steps,
-            "lr": 2e-2,
             "betas": (0.9, 0.99),
             "warmup": 0.1,
             "eval_samples": 20_000,
