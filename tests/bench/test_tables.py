@@ -65,7 +65,7 @@ def test_a_flow_of_others_has_its_processor_time_and_the_weights_that_were_best(
         return torch.distributions.Normal(model["mean"], model["scale"].exp()).log_prob(x)[:, 0]
 
     began = time.process_time()
-    words = rivals.trained(model, log_prob, rows, 0.5)
+    words = rivals.trained(model, log_prob, rows, 0.5, 5e-3)
     assert 0.5 <= time.process_time() - began < 5
     assert "step" in words
     assert float(model["mean"].detach()) > 0
@@ -92,7 +92,7 @@ def test_means_errors_and_what_is_behind_the_best(tables):
         ("iris", "Gaussian"): {"scores": np.array([1.0, 3.0]), "seconds": 1.0, "megabytes": 5.0, "shape": shape},
         ("iris", "kernels"): {"scores": np.array([2.0, 5.0]), "seconds": 2.0, "megabytes": np.nan, "shape": shape},
     }
-    found = tables.page(cells, 5.0)
+    found = tables.page(cells, 5.0, "A note.")
     assert "iris 90 x 4" in found
     row = "| iris |  |  |  |  |  | "
     assert f"{row}**3.500** ± 1.500 | 2.000 ± 1.000 |" in found

@@ -158,7 +158,10 @@ def test_page_carries_everything_with_it():
 def test_command_serves_until_ctrl_c():
     code = "import sys; from idensenet.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "explore", "moons", "--open", "false"]
+    # a shell starts what is in its background without Ctrl-C, and children inherit that
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, heard)
     try:
         first = process.stdout.readline()
         port, token = re.fullmatch(r"moons is at http://127\.0\.0\.1:(\d+)/([\w-]+)/\n", first).groups()
