@@ -4,6 +4,7 @@
     python benchmarks/search.py --data data --out runs/search --model residual    # as many trials for the Residual Flow
     python benchmarks/search.py --data data --out runs/search --model dense2      # second lists, from what the first ones gave
     python benchmarks/search.py --data data --out runs/search --model residual2
+    python benchmarks/search.py --data data --out runs/search --model dense3      # third lists: activations, averages, schedule
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 900    # which size for a longer run
     python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
@@ -50,6 +51,10 @@ START["sizes2"] = START["dense2"] = (
 START["residual2"] = (
     "cifar10-resflow-tiny",
     {**START["residual"][1], "beta": 16, "train": {"lr": 5e-3, "weight_decay": 1e-4}},
+)
+START["dense3"] = (
+    "cifar10-idensenet-tiny",
+    {**START["dense2"][1], "blocks": [12, 6, 2], "depth": 2, "growth": [28, 40, 96]},
 )
 START["toy"] = ("toy-best", {"activation": "clipswish", "beta": 10, "train": {"lr": 5e-3}})
 SETS = "checkerboard", "rings", "2spirals"
@@ -152,6 +157,16 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "4-4-4 blocks, twice as wide": {"blocks": [4, 4, 4], "growth": [64, 96, 124]},
     },
 }
+# The third lists, from the best of the second: what those had left out.
+LATER: dict[str, dict[str, Any]] = {
+    "sine, beta 3": {"activation": "sine", "beta": 3},
+    "sine, beta 1": {"activation": "sine", "beta": 1},
+    "CPila": {"activation": "cpila"},
+    "average 0.95": {"train": {"average": 0.95}},
+    "average 0.99": {"train": {"average": 0.99}},
+    "constant rate 3e-3": {"train": {"schedule": "constant", "lr": 3e-3}},
+}
+OWN["dense3"] = LATER
 # What to train for longer, after the second list; about a million parameters, and as many steps for each.
 OWN["sizes2"] = {
     "8-8-8 blocks": {"blocks": [8, 8, 8]},
