@@ -120,7 +120,8 @@ def _milliseconds(runs: Sequence[Trained]) -> float:
 
 
 def variant(key: Key) -> Variant:
-    options = {} if key == FIRST else {"model.block": key[0], "model.activation": key[1]}
+    """Options that differ from the i-DenseNet of the comparison, so that its runs are shared with table-activations."""
+    options = {f"model.{name}": key[i] for i, name in enumerate(("block", "activation")) if key[i] != FIRST[i]}
     return Variant(DENSE.tiny, DENSE.small, options)
 
 

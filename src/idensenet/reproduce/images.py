@@ -46,7 +46,7 @@ SETTINGS = {
     "model": ("coeff", "lip", "beta", "mix"),
     "train": ("lr", "schedule", "warmup", "betas", "weight_decay", "clip", "average", "concatenation_from"),
 }
-CPU: dict[str, Any] = {"train.max_steps": 2400, "train.eval_every": 120, "train.eval_samples": 200, "train.save_every": 240}
+CPU: dict[str, Any] = {"train.max_steps": 2400, "train.eval_every": 240, "train.eval_samples": 200, "train.save_every": 240}
 SEEDS = {"smoke": 1, "cpu": 3, "paper": 1}  # runs of each of the two main models
 PAPER: dict[str, Any] = {
     "train.eval_every": 781,  # after every epoch of CIFAR-10
