@@ -7,6 +7,7 @@
     python benchmarks/search.py --data data --out runs/search --model dense3      # third lists: activations, averages, schedule
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 900    # which size for a longer run
     python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
+    python benchmarks/search.py --data data --out runs/search --model mnist --steps 400   # MNIST
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
     python benchmarks/search.py --table                                           # the record as a table
 
@@ -56,6 +57,7 @@ START["dense3"] = (
     "cifar10-idensenet-tiny",
     {**START["dense2"][1], "blocks": [12, 6, 2], "depth": 2, "growth": [28, 40, 96]},
 )
+START["mnist"] = ("mnist-best", {"train": {"weight_decay": 1e-4, "batch_size": 32}})
 START["toy"] = ("toy-best", {"activation": "clipswish", "beta": 10, "train": {"lr": 5e-3}})
 SETS = "checkerboard", "rings", "2spirals"
 TOY: dict[str, dict[str, Any]] = {
@@ -175,6 +177,13 @@ OWN["sizes2"] = {
     "16-8-4 blocks, depth 2": {"blocks": [16, 8, 4], "depth": 2, "growth": [46, 70, 128]},
     "24-12-4 blocks, depth 2": {"blocks": [24, 12, 4], "depth": 2, "growth": [38, 58, 124]},
 }
+OWN["mnist"] = {
+    "12-8 blocks after a squeeze": {},
+    "and two fully connected": {"growth": [32, 64], "fc_blocks": 2},
+    "6-8-6 blocks": {"squeezes": 0, "blocks": [6, 8, 6], "growth": [24, 40, 72]},
+    "12-8 blocks after a squeeze, sine": {"activation": "sine", "beta": 3},
+    "12-8 blocks after a squeeze, rate 5e-3": {"train": {"lr": 5e-3}},
+}
 FEWER = {"4-4-4 blocks": 2, "8-8-8 blocks": 4, "2-2-2 blocks, twice as wide": 3, "4-4-4 blocks, twice as wide": 6}
 
 
@@ -188,12 +197,13 @@ def entries(record: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
 
 
-def source(root: str) -> Source:
-    """CIFAR-10 with the last training images in place of the test images."""
-    whole = open_source("cifar10", root=root).train
+def source(name: str, root: str) -> Source:
+    """A data set of images with the last training images in place of the test images."""
+    opened = open_source(name, root=root)
+    whole = opened.train
     parts = (slice(None, -HELD_OUT), slice(-HELD_OUT, None))
     train, held_out = (Split(whole.x[part], None if whole.y is None else whole.y[part]) for part in parts)
-    return Source("cifar10", train, held_out, (3, 32, 32), levels=256, classes=10)
+    return Source(name, train, held_out, opened.shape, levels=256, classes=10)
 
 
 def trained(config: Any, data: Source, name: str, base: str, arguments: argparse.Namespace) -> tuple[idn.Flow, float]:
@@ -233,9 +243,10 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
         with torch.no_grad():
             scores = -flow.log_prob(toy_set(which).sample(POINTS, torch.Generator().manual_seed(1_000_003))).double()
     else:
-        data = source(arguments.data)
+        data = source(config.data.name, arguments.data)
         flow, seconds = trained(config, data, f"{model}-{name}", base, arguments)
-        scores = score_rows(flow, data.test, first_rows(data.test, JUDGED), 50)["log_prob"].double() / (-3072 * math.log(2))
+        nats = -score_rows(flow, data.test, first_rows(data.test, JUDGED), 50)["log_prob"].double()
+        scores = nats / (flow.dims * math.log(2))
     return {
         "model": model,
         "trial": name,

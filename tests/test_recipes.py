@@ -47,6 +47,7 @@ NAMES = [
     "imagenet32-idensenet",
     "imagenet32-resflow",
     "images64-idensenet",
+    "mnist-best",
     "mnist-idensenet",
     "toy-best",
     "toy-best-monotone",
