@@ -9,6 +9,7 @@
     python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
     python benchmarks/search.py --data data --out runs/search --model mnist --steps 400   # MNIST
     python benchmarks/search.py --out runs/search --model toy --steps 5000        # toy data
+    python benchmarks/search.py --data data --pace 'dense: start' --pace 'dense2: 12-6-2 blocks, depth 2'    # time of a step
     python benchmarks/search.py --table                                           # the record as a table
 
 Each trial changes one thing of `START` and trains for 300 steps of 16 images (`--steps`, `--only`, `--seed` change that). Of
@@ -23,6 +24,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,12 @@ from idensenet.data.source import Source, Split
 from idensenet.data.toy import toy_set
 from idensenet.provenance import commit
 from idensenet.training.evaluation import first_rows, score_rows
+from idensenet.training.interrupt import StopRequest
 from idensenet.training.loop import Trainer
 from idensenet.training.run import RunFolder
 
 HELD_OUT, JUDGED, POINTS = 5_000, 300, 20_000
+TURNS = 20  # steps of each model whose pace is measured
 SETTINGS = {"lr": 1e-2, "schedule": "cosine", "warmup": 0.02, "concatenation_from": 0.0, "average": 0.98, "compile": "off"}
 START: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("cifar10-idensenet-tiny", {"growth": [32, 48, 62], "coeff": 0.99, "lip": 0.999, "beta": 8, "mix": "whiten"}),
@@ -219,7 +224,15 @@ def trained(config: Any, data: Source, name: str, base: str, arguments: argparse
     return idn.load(folder.path), trainer.progress.seconds
 
 
-def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def trials_of(model: str) -> dict[str, dict[str, Any]]:
+    """The list of a model: what each trial changes."""
+    if model == "toy":
+        return {f"{data}: {name}": changes for name, changes in TOY.items() for data in SETS}
+    return {**BOTH, **OWN[model]} if model in ("dense", "residual") else OWN[model]
+
+
+def config_of(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> Any:
+    """The configuration of a trial."""
     base, overrides = START[model]
     toy = model == "toy"
     steps = steps_of(model, name, arguments.steps)
@@ -235,10 +248,15 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
         "save_every": steps,
     }
     quiet = {"display": "quiet", "pictures": False, "report": False}
-    config = recipe(base).config.replace(**{**overrides, **changes, "train": train, "output": quiet})
-    if toy:
-        which = name.split(":")[0]
-        config = config.replace(data={"name": which})
+    where = {"data": {"name": name.split(":")[0]}} if toy else {}
+    return recipe(base).config.replace(**{**overrides, **changes, "train": train, "output": quiet, **where})
+
+
+def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    base, overrides = START[model]
+    config = config_of(model, name, changes, arguments)
+    if model == "toy":
+        which = config.data.name
         flow, seconds = trained(config, open_source(which), f"{model}-{name}", base, arguments)
         with torch.no_grad():
             scores = -flow.log_prob(toy_set(which).sample(POINTS, torch.Generator().manual_seed(1_000_003))).double()
@@ -251,7 +269,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
         "model": model,
         "trial": name,
         "parameters": flow.num_parameters,
-        "steps": steps,
+        "steps": config.train.max_steps,
         "seed": arguments.seed,
         "seconds": round(seconds, 1),
         "score": round(float(scores.mean()), 4),
@@ -262,10 +280,7 @@ def run(model: str, name: str, changes: dict[str, Any], arguments: argparse.Name
 
 
 def search(arguments: argparse.Namespace) -> None:
-    if arguments.model == "toy":
-        trials = {f"{data}: {name}": changes for name, changes in TOY.items() for data in SETS}
-    else:
-        trials = {**BOTH, **OWN[arguments.model]} if arguments.model in ("dense", "residual") else OWN[arguments.model]
+    trials = trials_of(arguments.model)
     if unknown := sorted(set(arguments.only) - set(trials)):
         raise SystemExit(f"There is no trial {unknown[0]!r}; known are {', '.join(trials)}.")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -283,6 +298,27 @@ def search(arguments: argparse.Namespace) -> None:
             file.write(json.dumps(found) + "\n")
         unit = "nats" if arguments.model == "toy" else "bits per dimension"
         print(f"{name}: {found['score']:.4f} +- {found['error']:.4f} {unit} in {found['seconds']:.0f} s", flush=True)
+
+
+def pace(arguments: argparse.Namespace) -> None:
+    """Processor time of a training step of several trials, in turns on one thread, with norms and optimiser."""
+    torch.set_num_threads(1)
+    trainers = {}
+    for words in arguments.pace:
+        model, name = words.split(": ", 1)
+        config = config_of(model, name, trials_of(model)[name], arguments)
+        trainers[words] = Trainer(config, source(config.data.name, arguments.data), RunFolder(arguments.out / "pace"))
+        trainers[words].start()
+    times: dict[str, list[float]] = {words: [] for words in trainers}
+    for number in range(TURNS):
+        for words, trainer in trainers.items():
+            began = time.process_time()
+            trainer.step(number, StopRequest())
+            times[words].append(time.process_time() - began)
+    first = statistics.median(times[arguments.pace[0]][2:])
+    for words, found in times.items():
+        middle = statistics.median(found[2:])
+        print(f"{words}: {middle:.3f} s a step, {middle / first:.2f} times the first")
 
 
 def table(record: Path) -> None:
@@ -313,9 +349,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="TRIAL")
+    parser.add_argument("--pace", action="append", default=[], metavar="MODEL: TRIAL")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
-    table(arguments.record) if arguments.table else search(arguments)
+    if arguments.table:
+        table(arguments.record)
+    elif arguments.pace:
+        pace(arguments)
+    else:
+        search(arguments)
 
 
 if __name__ == "__main__":
