@@ -60,8 +60,9 @@ def test_the_density_given_a_condition_integrates_to_one(estimator):
     assert abs(float(mass) - 1) < 3e-3
 
 
-def test_npe_finds_the_posterior_of_a_linear_gaussian():
+def test_npe_finds_the_posterior_of_a_linear_gaussian(tmp_path, monkeypatch):
     """theta ~ N(0, 1), x = theta + N(0, 0.5^2): the posterior at x = 1 is N(0.8, 0.2)."""
+    monkeypatch.chdir(tmp_path)  # sbi writes its logs there
     torch.manual_seed(0)
     prior = MultivariateNormal(torch.zeros(1), torch.eye(1))
     theta = prior.sample((1000,))

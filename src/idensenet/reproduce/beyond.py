@@ -121,8 +121,8 @@ def _milliseconds(runs: Sequence[Trained]) -> float:
 
 def variant(key: Key) -> Variant:
     """Options that differ from the i-DenseNet of the comparison, so that its runs are shared with table-activations."""
-    options = {f"model.{name}": key[i] for i, name in enumerate(("block", "activation")) if key[i] != FIRST[i]}
-    return Variant(DENSE.tiny, DENSE.small, options)
+    block = {} if key[0] == FIRST[0] else {"model.block": key[0]}
+    return Variant(DENSE.tiny, DENSE.small, {**block, **images.LATER.get(ACTIVATIONS[key[1]], {})})
 
 
 LEARNED = Variant(DENSE.tiny, DENSE.small, {"model.dequantization": "variational"})

@@ -9,6 +9,7 @@ from idensenet.reproduce import paper
 from idensenet.reproduce.experiment import Cell, Experiment, Result, Table, Work
 from idensenet.reproduce.images import (
     DENSE,
+    LATER,
     ONE_SEED,
     RESIDUAL,
     Variant,
@@ -35,16 +36,16 @@ ACTIVATION_VARIANTS = {
     ("i-DenseNet", "LeakyLipSwish"): Variant("cifar10-idensenet-tiny-leaky", "cifar10-idensenet-small-leaky"),
     ("i-DenseNet", "CLipSwish"): DENSE,
 }
-LATER = {  # activations that came after the paper, with the widths of CLipSwish
-    (model, name): Variant(same.tiny, same.small, {"model.activation": name.lower()})
-    for name in ("CPila", "sine")
+LATER_VARIANTS = {  # with the widths of CLipSwish
+    (model, name): Variant(same.tiny, same.small, options)
+    for name, options in LATER.items()
     for (model, other), same in ACTIVATION_VARIANTS.items()
     if other == "CLipSwish"
 }
 
 
 def _activations(work: Work) -> Result:
-    every = {**ACTIVATION_VARIANTS, **LATER}
+    every = {**ACTIVATION_VARIANTS, **LATER_VARIANTS}
     scores = {key: bits(work, run_of(work, variant)) for key, variant in every.items()}
     names = ("LipSwish", "LeakyLipSwish", "CLipSwish", "CPila", "sine")
     published = paper.ACTIVATIONS
@@ -103,7 +104,7 @@ EXPERIMENTS = (
         "Activations",
         "section 5.2",
         _activations,
-        lambda budget: variant_plans((*ACTIVATION_VARIANTS.values(), *LATER.values()), budget),
+        lambda budget: variant_plans((*ACTIVATION_VARIANTS.values(), *LATER_VARIANTS.values()), budget),
         budget_in_words,
     ),
     Experiment(
