@@ -302,7 +302,7 @@ def test_samples_look_at_the_model_and_the_data(made):
 
 def test_activation_columns_have_their_activation(made):
     found, runs = made("table-activations")
-    for (model, name), variant in {**variants.ACTIVATION_VARIANTS, **variants.LATER}.items():
+    for (model, name), variant in {**variants.ACTIVATION_VARIANTS, **variants.LATER_VARIANTS}.items():
         run = runs[variant.plan("smoke").name]
         config = run.config.model
         assert config.activation == name.lower()
