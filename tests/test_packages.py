@@ -1,5 +1,6 @@
 """The wheel and the source distribution: what is in them, and what a new user does with the wheel."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -82,6 +83,7 @@ def test_the_source_distribution_has_what_tests_need_and_no_pictures_of_results(
         "CHANGELOG.md",
         "Makefile",
         "constraints.txt",
+        "hatch_build.py",
         "results/table-toy.md",
         "tests/test_packages.py",
     }
@@ -91,6 +93,19 @@ def test_the_source_distribution_has_what_tests_need_and_no_pictures_of_results(
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", cwd=tmp_path / NAME)
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / "dist" / wheel.name) as other:
         assert sorted(one.namelist()) == sorted(other.namelist())
+
+
+def test_on_a_package_index_pictures_and_links_have_full_addresses(wheel, tmp_path, monkeypatch):
+    monkeypatch.setenv("IDENSENET_ADDRESS", "https://files.example/idensenet/")
+    there = {}
+    for name, built in (("plain", wheel), ("full", build(tmp_path, "wheel") / wheel.name)):
+        with zipfile.ZipFile(built) as archive:
+            text = archive.read(f"{NAME}.dist-info/METADATA").decode().partition("\n\n")[2]
+        there[name] = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert "docs/checkerboard.png" in there["plain"]
+    assert "https://files.example/idensenet/docs/checkerboard.png" in there["full"]
+    assert len(there["full"]) == len(there["plain"]) > 10
+    assert all(target.startswith(("https://", "#")) for target in there["full"])
 
 
 @pytest.mark.slow
