@@ -5,6 +5,7 @@
     python benchmarks/search.py --data data --out runs/search --model dense2      # second lists, from what the first ones gave
     python benchmarks/search.py --data data --out runs/search --model residual2
     python benchmarks/search.py --data data --out runs/search --model dense3      # third lists: activations, averages, schedule
+    python benchmarks/search.py --data data --out runs/search --model residual3
     python benchmarks/search.py --data data --out runs/search --model sizes --steps 900    # which size for a longer run
     python benchmarks/search.py --data data --out runs/search --model sizes2 --steps 225   # and which shape
     python benchmarks/search.py --data data --out runs/search --model mnist --steps 400   # MNIST
@@ -61,6 +62,10 @@ START["residual2"] = (
 START["dense3"] = (
     "cifar10-idensenet-tiny",
     {**START["dense2"][1], "blocks": [12, 6, 2], "depth": 2, "growth": [28, 40, 96]},
+)
+START["residual3"] = (
+    "cifar10-resflow-tiny",
+    {**START["residual2"][1], "blocks": [12, 6, 2], "width": 72, "activation": "clipswish"},
 )
 START["mnist"] = ("mnist-best", {"train": {"weight_decay": 1e-4, "batch_size": 32}})
 START["toy"] = ("toy-best", {"activation": "clipswish", "beta": 10, "train": {"lr": 5e-3}})
@@ -173,7 +178,7 @@ LATER: dict[str, dict[str, Any]] = {
     "average 0.99": {"train": {"average": 0.99}},
     "constant rate 3e-3": {"train": {"schedule": "constant", "lr": 3e-3}},
 }
-OWN["dense3"] = LATER
+OWN["dense3"] = OWN["residual3"] = LATER
 # What to train for longer, after the second list; about a million parameters, and as many steps for each.
 OWN["sizes2"] = {
     "8-8-8 blocks": {"blocks": [8, 8, 8]},
