@@ -93,7 +93,7 @@ def test_a_structure_of_huge_tensors_is_not_built(tmp_path):
     idn.save(flow, tmp_path / "m")
     text = (tmp_path / "m" / "model.json").read_text()
     (tmp_path / "m" / "model.json").write_text(text.replace('"outputs": 4,', '"outputs": 2000000000,', 1))
-    with cheap(), pytest.raises(CheckpointError, match="damaged or of another version"):
+    with cheap(), pytest.raises(CheckpointError, match="where its weights have room for"):
         idn.load(tmp_path / "m")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,8 +57,7 @@ def _is_grid(grid: Grid | None) -> bool:
 def _are_values(values: Sequence[Any] | None) -> bool:
     if values is None:
         return True
-    plain = all(isinstance(value, str | bool) or (isinstance(value, int | float) and math.isfinite(value)) for value in values)
-    return plain and len(values) > 0
+    return len(values) > 0 and all(isinstance(value, str | int | float) and value == value for value in values)
 
 
 def _are_counted(found: Categories | None, sizes: tuple[int, ...]) -> bool:

@@ -98,7 +98,8 @@ class Survey:
         raw = [np.array([*self.values[name]], object) if name in self.values else np.empty(0) for name in names]
         dtypes = ["object" if name in self.values else np.dtype(layout.dtype).name for name in names]
         nominal = nominal_names(names, self.reader.nominal, self.reader.groups.where)
-        return Columns.nominal_of(raw, names, dtypes, nominal, self.reader.groups.rows).discrete_of(self.distinct, discrete)
+        found = Columns.nominal_of(raw, names, dtypes, nominal, self.reader.groups.rows, self.values)
+        return found.discrete_of(self.distinct, discrete)
 
     def extremes(self, columns: Columns) -> Array:
         """The least and the greatest value of each column, as rows."""

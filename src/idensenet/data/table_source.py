@@ -167,7 +167,8 @@ def read_contents(
     columns = known
     if columns is None:
         raw = [table.column(name) for name in names]
-        columns = Columns.nominal_of(raw, names, [str(each.dtype) for each in raw], nominal_names(names, nominal, path))
+        kinds = [str(each.dtype) for each in raw]
+        columns = Columns.nominal_of(raw, names, kinds, nominal_names(names, nominal, path), text=table.text)
     contents = contents_of(path, table, names, roles, columns, None if known is None else 0)
     if contents.weight is not None and contents.weight.max() <= 0:
         raise OptionError(f"Column {roles.weight!r} of {path} has weights that are negative, or all zero.")
