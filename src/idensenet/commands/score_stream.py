@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.commands.parts import Job, here, on_cluster, plan, unfinished
+from idensenet.commands.cluster import on_cluster
+from idensenet.commands.parts import Job, here, plan, unfinished
 from idensenet.commands.use import probing_of, with_progress
 from idensenet.data.fingerprint import Digest
 from idensenet.data.table_source import Roles
