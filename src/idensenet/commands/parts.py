@@ -21,7 +21,7 @@ import numpy as np
 
 from idensenet.columns import Columns
 from idensenet.data.parquet import parquet_of
-from idensenet.data.row_groups import RowGroups, files_of
+from idensenet.data.row_groups import Report, RowGroups, files_of, unsaid
 from idensenet.data.stream_source import Reader
 from idensenet.errors import DataError, OptionError
 from idensenet.scoring import Scorer
@@ -119,7 +119,7 @@ class Job:
         return Written(rows, squares, missed, tuple(surprises.values()))
 
 
-def plan(job: Job, where: Path, options: dict[str, Any]) -> list[Part]:
+def plan(job: Job, where: Path, options: dict[str, Any], report: Report = unsaid) -> list[Part]:
     """All parts of a table, each with a key of all that its scores follow from; `options` are plain values."""
     files = [path.absolute() for path in files_of(where)]
     if Path(job.out).resolve() in {path.resolve().parent for path in files}:
@@ -127,7 +127,8 @@ def plan(job: Job, where: Path, options: dict[str, Any]) -> list[Part]:
     reader, _ = job.reader(where, files)
     common = [job.scorer.digest, options, list(reader.names), list(reader.roles.context)]
     parts: list[Part] = []
-    for path in files:
+    for i, path in enumerate(files):
+        report("reading files for their fingerprints", i, len(files))
         groups = [group for group in reader.groups.groups if group.path == path]
         content = _content(path)
         for some in _chunks([group.rows for group in groups]):

@@ -15,7 +15,7 @@ from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
 from idensenet.data.mnist import FASHION_MNIST, MNIST
-from idensenet.data.row_groups import is_streamed
+from idensenet.data.row_groups import Report, is_streamed, unsaid
 from idensenet.data.source import Source, Split
 from idensenet.data.stream_source import open_stream
 from idensenet.data.table_source import Roles, open_table
@@ -55,6 +55,7 @@ def open_source(
     split: str = "content",
     split_at: float | None = None,
     text: TextFormat | None = None,
+    report: Report = unsaid,
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table: a file, or a folder or glob of Parquet files.
 
@@ -62,7 +63,8 @@ def open_source(
     that are given, and `weight` the column that says how much a row counts; for `discrete`, `categorical`, `bounds` and
     `known` see `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the
     name of a file unless `split` is "position", and at `split_at` if another source was divided there. Published sets are
-    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written.
+    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written. `report`
+    is called during passes over a table that is streamed.
 
     >>> open_source("digits").shape
     (1, 8, 8)
@@ -90,7 +92,7 @@ def open_source(
         how |= {"roles": Roles(columns, context, weight), "bounds": bounds, "known": known}
         how |= {"discrete": discrete, "categorical": categorical}
         if is_streamed(table):
-            return open_stream(Path(table), **how)
+            return open_stream(Path(table), report=report, **how)
         return open_table(Path(table), text=text or TextFormat(), **how)
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])

@@ -12,7 +12,7 @@ import numpy as np
 from idensenet.columns import Columns, Names, Pair
 from idensenet.columns.distinct import Distinct
 from idensenet.data.fingerprint import Digest, key_blocks
-from idensenet.data.row_groups import RowGroups
+from idensenet.data.row_groups import Report, RowGroups, unsaid
 from idensenet.data.shuffle import MANY, bound_of, places, split_rows
 from idensenet.data.source import Source
 from idensenet.data.store import Array
@@ -41,6 +41,7 @@ class Reader:
         categorical: Names of nominal columns; "auto" for those that are not numeric.
         known: What the columns are, if that is known.
         files: The files, if they are known.
+        report: Is called during work that takes long for many rows.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class Reader:
         categorical: Names = None,
         known: Columns | None = None,
         files: list[Path] | None = None,
+        report: Report = unsaid,
     ) -> None:
         self.roles, self.nominal, self.known = roles, categorical, known
         if known is not None:
             self.roles, self.nominal = roles.of_model(known)
-        self.groups = RowGroups(where, self.roles.needed, self.nominal, files)
+        self.groups = RowGroups(where, self.roles.needed, self.nominal, files, report)
         self.names = self.roles.modelled(where, self.groups.layout.names, self.groups.layout.text)
 
     def contents(self, columns: Columns, i: int) -> Contents:
@@ -71,7 +73,7 @@ class Survey:
         self.distinct = [Distinct() for _ in reader.names]
         self.values: dict[str, set[object]] = {name: set() for name in reader.names if name in reader.groups.layout.text}
         found = []
-        for i in range(len(reader.groups.groups)):
+        for i in reader.groups.each("finding what the columns are, pass 1 over the row groups"):
             table = reader.groups.read(i)
             raw = [table.column(name) for name in reader.names]
             if reader.groups.rows <= MANY:
@@ -120,7 +122,7 @@ class Measured:
         self.categories = columns.counting()
         self.weights = 0.0
         self.surprises: dict[str, str] = {}
-        for i in range(len(self.counts)):
+        for i in division.groups.each("counting rows, pass 2 over the row groups"):
             contents = division.contents(i)
             place = division.places(contents)
             self.low, self.high = min(self.low, float(place.min())), max(self.high, float(place.max()))
@@ -154,6 +156,7 @@ def open_stream(
     test_fraction: float = 0.1,
     split: str = "content",
     split_at: float | None = None,
+    report: Report = unsaid,
 ) -> Source:
     """A folder or a glob of Parquet files as a data set, divided as `open_table` divides the same rows in one file.
 
@@ -168,10 +171,11 @@ def open_stream(
         test_fraction: The share of these.
         split: What decides it; only "content" is possible.
         split_at: The bound that divides the rows, if another source was divided there.
+        report: Is called during work that takes long for many rows.
     """
     if split != "content":
         raise OptionError(f"--data.split {split} needs all rows in memory; a table that is streamed is divided by content.")
-    reader = Reader(where, roles or Roles(), categorical, known)
+    reader = Reader(where, roles or Roles(), categorical, known, report=report)
     rows, columns = reader.groups.rows, known
     ends: tuple[Pair, ...] = ()
     split_rows(min(rows, 2), test_fraction, seed)  # for its errors
