@@ -299,7 +299,7 @@ def test_long_passes_over_many_files_are_said_before_the_first_step_and_the_firs
     words = ["--data.columns", "[x,y]", "--model.preprocess", "whiten", "--output.display", "plain"]
     assert train(rows, tmp_path / "run", *words, steps=1) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "before the first step: reading what the files say of themselves, 0 of 50"
+    assert said[0] == "before the first step: reading the metadata of the files, 0 of 50"
     assert len([line for line in said if line.startswith("before")]) < 5  # one, and then one every few seconds
     monkeypatch.setattr(Notices, "every", 0.0)
     assert main(["train", "--resume", str(tmp_path / "run"), "--train.max_steps", "2"]) == 0

@@ -102,7 +102,7 @@ class RowGroups:
         self._stamps: dict[Path, tuple[int, int]] = {}
         start = 0
         for i, path in enumerate(self.files):
-            report("reading what the files say of themselves", i, len(self.files))
+            report("reading the metadata of the files", i, len(self.files))
             self._stamps[path] = _stamp(path)
             with parquet_of(path) as parquet, parquet.ParquetFile(path) as file:
                 about, schema = file.metadata, file.schema_arrow
