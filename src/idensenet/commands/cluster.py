@@ -185,4 +185,5 @@ def _silent() -> Iterator[None]:
 
 
 def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of an error, without the connection that Dask describes in it."""
+    return ((str(error).strip().splitlines() or [""])[0].rpartition(">: ")[2] or type(error).__name__)[:200]
