@@ -47,7 +47,10 @@ WORDS += ["--train.compile", "off", "--output.display", "quiet", "--output.pictu
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")
-    np.savetxt(folder / "t.csv", np.random.default_rng(0).normal(size=(40, 2)), delimiter=",", header="a,b", comments="")
+    random = np.random.default_rng(0)
+    pairs = enumerate(random.normal(size=(40, 2)))
+    rows = [f"{x},{y},{[1, 2, 4, 2][i % 4]},{'OUBO'[i % 4]}" for i, (x, y) in pairs]
+    (folder / "t.csv").write_text("\n".join(["a,b,k,city", *rows]) + "\n")
     assert main([*WORDS, "--data.table", str(folder / "t.csv"), "--output.dir", str(folder / "run")]) == 0
     idn.save(idn.load(folder / "run"), folder / "model")
     (folder / "packed").mkdir()

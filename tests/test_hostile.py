@@ -18,6 +18,7 @@ import torch
 import idensenet as idn
 from flows import small_toy
 from idensenet.cli import main
+from idensenet.columns import Columns
 from idensenet.config import recipe
 from idensenet.data.cifar10 import batch, read
 from idensenet.data.imagenet32_layouts import _npz, _npz_batch
@@ -92,7 +93,7 @@ def test_a_structure_of_huge_tensors_is_not_built(tmp_path):
     idn.save(flow, tmp_path / "m")
     text = (tmp_path / "m" / "model.json").read_text()
     (tmp_path / "m" / "model.json").write_text(text.replace('"outputs": 4,', '"outputs": 2000000000,', 1))
-    with cheap(), pytest.raises(CheckpointError, match="damaged or of another version"):
+    with cheap(), pytest.raises(CheckpointError, match="where its weights have room for"):
         idn.load(tmp_path / "m")
 
 
@@ -130,6 +131,49 @@ def test_another_format_is_refused(tmp_path, format):
 def test_another_number_type_is_refused(tmp_path, dtype):
     with pytest.raises(CheckpointError, match="damaged or of another version"):
         idn.load(model(tmp_path / "m", lambda values: values.update(dtype=dtype)))
+
+
+COLUMNS = {
+    "columns": [
+        {"name": "x", "dtype": "float64", "grid": [0.5, 0.25], "categories": None, "ordered": False},
+        {"name": "city", "dtype": "object", "grid": None, "categories": ["Oslo", "Ulm"], "ordered": False},
+    ],
+    "categories": {"sizes": [2], "rows": [[0], [1]], "counts": [3.0, 4.0]},
+}
+COLUMN, CITY = COLUMNS["columns"]
+BAD_COLUMNS = {
+    "none of them": {"columns": []},
+    "one less": {"columns": [CITY]},
+    "two of one name": {"columns": [COLUMN, {**CITY, "name": "x"}]},
+    "a number for a name": {"columns": [{**COLUMN, "name": 3}, CITY]},
+    "no grid": {"columns": [{**COLUMN, "grid": None}, CITY]},
+    "a grid without steps": {"columns": [{**COLUMN, "grid": [0.5, 0.0]}, CITY]},
+    "a grid without end": {"columns": [{**COLUMN, "grid": [float("nan"), 1]}, CITY]},
+    "lists as categories": {"columns": [COLUMN, {**CITY, "categories": [[1], "Ulm"]}]},
+    "three categories": {"columns": [COLUMN, {**CITY, "categories": ["Oslo", "Ulm", "Bonn"]}]},
+    "no counts": {"categories": None},
+    "counts of nothing": {"categories": {"sizes": [2], "rows": [], "counts": []}},
+    "counts below zero": {"categories": {"sizes": [2], "rows": [[0], [1]], "counts": [3.0, -4.0]}},
+    "counts of another category": {"categories": {"sizes": [2], "rows": [[0], [2]], "counts": [3.0, 4.0]}},
+    "counts of two columns": {"categories": {"sizes": [2], "rows": [[0, 1], [1, 1]], "counts": [3.0, 4.0]}},
+    "a count too many": {"categories": {"sizes": [2], "rows": [[0], [1]], "counts": [3.0, 4.0, 5.0]}},
+    "other sizes": {"categories": {"sizes": [1, 1], "rows": [[0], [1]], "counts": [3.0, 4.0]}},
+}
+
+
+@pytest.mark.parametrize("name", [None, *BAD_COLUMNS])
+def test_columns_that_are_not_those_of_the_flow_are_refused(tmp_path, name):
+    flow = idn.build("toy-idensenet", shape=(1,), blocks=(1,), context=2, integers=(0,))
+    flow.columns = Columns.from_dict(COLUMNS)
+    idn.save(flow, tmp_path / "m")
+    values = json.loads((tmp_path / "m" / "model.json").read_text())
+    if name is None:
+        assert idn.load(tmp_path / "m").columns == flow.columns
+        return
+    values["columns"] |= BAD_COLUMNS[name]
+    (tmp_path / "m" / "model.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        idn.load(tmp_path / "m")
 
 
 # Pickles and archives

@@ -90,6 +90,7 @@ BAD = [
     ({"y": np.array(["a"] * 9)}, DataError, "Column 'y' of the frame is not numeric"),
     ({"y": np.where(np.arange(9) == 4, np.nan, 1.0)}, NonFiniteError, "Row 5 of the frame is empty .* in column 'y'"),
     ({"city": np.array(["Oslo"] * 8 + [None], object)}, NonFiniteError, "Row 9 of the frame is empty in column 'city'"),
+    ({"y": np.full(9, "2020-01-01", "M8[s]")}, DataError, r"Column 'y' of the frame is not numeric \(datetime64"),
     ({"x": np.full(9, 2**53 + 1)}, DataError, r"Column 'x' of the frame has whole numbers of 2\^53"),
 ]
 

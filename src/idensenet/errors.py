@@ -55,6 +55,10 @@ class LostProcessError(ConnectionError):
     """Another process of a run has ended, or cannot be reached."""
 
 
+class LostClusterError(LostProcessError, InputError):
+    """A cluster has no workers, or was lost while it was at work."""
+
+
 class MissingDataError(DataError):
     """A data set is not on disk."""
 

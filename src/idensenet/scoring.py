@@ -212,6 +212,8 @@ def _listed(column: Any) -> list[Any]:
 def _numbers(column: Any, name: str) -> Array:
     values = np.asarray(column)
     try:
+        if values.dtype.kind in "mM":
+            raise TypeError
         numbers = values.astype(np.float32 if values.dtype in (np.float32, np.float16) else np.float64)
     except (TypeError, ValueError):
         raise DataError(

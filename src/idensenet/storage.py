@@ -12,6 +12,7 @@ from torch import Tensor
 
 from idensenet.checkpoints import CheckpointFolder
 from idensenet.columns import Columns
+from idensenet.columns.checks import check_of_flow, check_saved
 from idensenet.config import Config
 from idensenet.errors import CheckpointError, DeviceError, OptionError
 from idensenet.files import read_json, save_tensors
@@ -111,7 +112,7 @@ def saved_columns(folder: Path) -> Columns | None:
     """What the columns of the table were that the model in a folder was trained on, if it says so."""
     try:
         columns = read_json(folder / "model.json").get("columns")
-        return None if columns is None else Columns.from_dict(columns)
+        return None if columns is None else check_saved(Columns.from_dict(columns))
     except OSError:
         raise
     except Exception as error:  # a damaged description fails in every way there is
@@ -167,4 +168,6 @@ def _read(folder: Path, device: str | torch.device) -> Flow:
     state: dict[str, Tensor] = load_file(folder / "model.safetensors", device=str(device))
     flow.to(device=device, dtype=DTYPES[description["dtype"]]).load_state_dict(state)
     flow.columns = saved_columns(folder)
+    if flow.columns is not None:
+        check_of_flow(flow.columns, flow.shape, flow.context, flow.integers)
     return flow.eval()

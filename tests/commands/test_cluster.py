@@ -1,18 +1,22 @@
 """Scoring on a Dask cluster of this machine: a scheduler and workers that are processes of their own."""
 
+import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from pyarrow import parquet
 
 from idensenet.cli import main
-from idensenet.commands import parts
+from idensenet.commands import cluster as cluster_module
 from streams import some, write
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
@@ -26,9 +30,16 @@ def started(*words):
     return subprocess.Popen([sys.executable, "-m", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+class Cluster(NamedTuple):
+    """The address of a scheduler, a function that starts a worker, and the process of the scheduler."""
+
+    address: str
+    worker: object
+    scheduler: subprocess.Popen
+
+
 @pytest.fixture
 def cluster(tmp_path):
-    """The address of a scheduler, and a function that starts a worker."""
     about, processes = tmp_path / "scheduler.json", []
 
     def worker():
@@ -48,9 +59,9 @@ def cluster(tmp_path):
     processes.append(started("distributed.cli.dask_scheduler", *options))
     try:
         wait_for(lambda: about.is_file() and about.read_text().rstrip().endswith("}"))  # it is written in two steps
-        yield str(json.loads(about.read_text())["address"]), worker
+        yield Cluster(str(json.loads(about.read_text())["address"]), worker, processes[0])
     finally:
-        for process in processes:
+        for process in reversed(processes):
             process.kill()
             process.communicate()
 
@@ -78,7 +89,7 @@ def scores(path):
 
 
 def test_two_workers_score_a_table_though_one_is_killed(folder, tmp_path, cluster):
-    address, worker = cluster
+    address, worker, _ = cluster
     workers, out = [worker(), worker()], tmp_path / "scores"
     with distributed.Client(address, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=120)
@@ -97,7 +108,7 @@ def test_two_workers_score_a_table_though_one_is_killed(folder, tmp_path, cluste
 
 
 def test_what_a_worker_finds_is_one_sentence_and_the_rest_can_be_done_later(folder, tmp_path, cluster, capsys):
-    address, worker = cluster
+    address, worker, _ = cluster
     worker()
     out = tmp_path / "scores"
     broken, _ = write(tmp_path, some("x", "y", n=400))
@@ -115,18 +126,125 @@ def test_what_a_worker_finds_is_one_sentence_and_the_rest_can_be_done_later(fold
     assert len(scores(out)) == 400
 
 
-def test_a_cluster_that_is_not_there_is_named(folder, tmp_path, capsys, monkeypatch, cluster):
-    monkeypatch.setattr(parts, "PATIENCE", 1)
+def run_everywhere(address, function, *arguments):
+    """Call a function in the worker and in the scheduler."""
+    with distributed.Client(address, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=120)
+        client.run(function, *arguments)
+        client.run_on_scheduler(function, *arguments)
+
+
+def impatient(words):
+    """The command as a process that waits for four seconds where others wait for longer."""
+    set_up = "from idensenet.commands import cluster; cluster.ANSWER = cluster.PATIENCE = 4; cluster.WATCH = 0.2"
+    code = f"import sys; from idensenet.cli import main; {set_up}; sys.exit(main({words!r}))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams)
+
+
+LOST = {
+    "a scheduler that is killed": ("scheduler", signal.SIGKILL, "is lost"),
+    "a scheduler that is ended": ("scheduler", signal.SIGTERM, "is lost"),
+    "a scheduler that does not answer": ("scheduler", signal.SIGSTOP, "is lost"),
+    "the only worker": ("worker", signal.SIGKILL, "has lost all its workers, and none has come for 4 seconds"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_cluster_that_is_lost_leaves_its_scores_and_says_how_to_go_on(folder, tmp_path, cluster, name):
+    who, what, text = LOST[name]
+    worker, out = cluster.worker(), tmp_path / "scores"
+    words = ["score", str(folder / "run"), "--data.table", str(folder / "rows"), "--out", str(out)]
+    run_everywhere(cluster.address, importlib.import_module, "idensenet.commands.parts")  # which takes a while
+    command = impatient([*words, "--dask", cluster.address])
+    wait_for(lambda: list(out.glob("part-*.parquet")) or command.poll() is not None)
+    (cluster.scheduler if who == "scheduler" else worker).send_signal(what)
+    began = time.monotonic()
+    _, error = command.communicate(timeout=120)
+    assert time.monotonic() - began < 30
+    worker.kill()
+    worker.wait()
+    finished = len(list(out.glob("part-*.parquet")))
+    assert command.returncode == 2, error
+    assert len(error.strip().splitlines()) == 1
+    assert f"at {cluster.address} {text}" in error
+    assert "the scores of finished parts are kept, and the same command does the rest." in error
+    assert 0 < finished < FILES
+    assert main(words) == 0
+    assert scores(out) == pytest.approx(scores(folder / "scores"), rel=1e-6)
+
+
+@pytest.fixture
+def others():
+    """The addresses of a program that takes connections and says nothing, and of one that talks of something else."""
+    silent, talking = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+
+    def talk():
+        while True:
+            try:
+                with talking.accept()[0] as connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            except OSError:
+                return
+
+    threading.Thread(target=talk, daemon=True).start()
+    yield [f"tcp://127.0.0.1:{each.getsockname()[1]}" for each in (silent, talking)]
+    for each in (silent, talking):
+        each.close()
+
+
+BAD = ["tcp://127.0.0.1:1", "tcp://127.0.0.1:99999", "127.0.0.1", "127.0.0.1:x", "tcp://", "tcp://[::1", "nonsense://", ""]
+BAD += ["http://127.0.0.1:8786", "tls://127.0.0.1:1", "inproc://x", "scheduler.json", "tcp://a b:1", "a" * 300]
+
+
+def test_an_address_without_a_scheduler_is_named(folder, tmp_path, capsys, monkeypatch, others):
+    monkeypatch.setattr(cluster_module, "ANSWER", 1)
+    monkeypatch.setattr(distributed, "Client", None)  # which would go on trying in the background, and write logs
     words = ["score", str(folder / "run"), "--data.table", str(folder / "rows"), "--out", str(tmp_path / "s"), "--dask"]
-    for address, text in (
-        ("tcp://127.0.0.1:1", "No Dask scheduler answers at tcp://127.0.0.1:1"),
-        ("nonsense://", "No Dask scheduler answers at nonsense://"),
-        (cluster[0], "has no workers; start some"),
-    ):
+    for address in (*BAD, *others):
         assert main([*words, address]) == 2
         error = capsys.readouterr().err
-        assert text in error
+        assert f"No Dask scheduler answers at {address!r:.80} (" in error
+        assert "or leave --dask out" in error
         assert len(error.strip().splitlines()) == 1
+        assert len(error) < 500
+
+
+def test_a_cluster_without_workers_is_named(folder, tmp_path, capsys, monkeypatch, cluster):
+    monkeypatch.setattr(cluster_module, "PATIENCE", 1)
+    words = ["score", str(folder / "run"), "--data.table", str(folder / "rows"), "--out", str(tmp_path / "s"), "--dask"]
+    assert main([*words, cluster.address]) == 2
+    error = capsys.readouterr().err
+    assert f"has no workers; start some with 'dask worker {cluster.address}'" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_worker_is_no_scheduler(folder, tmp_path, capsys, cluster):
+    cluster.worker()
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=120)
+        [address] = client.scheduler_info()["workers"]
+    words = ["score", str(folder / "run"), "--data.table", str(folder / "rows"), "--out", str(tmp_path / "s"), "--dask"]
+    assert main([*words, address]) == 2
+    assert "(a Dask worker does)" in capsys.readouterr().err
+
+
+def test_another_installation_is_named(folder, tmp_path, capsys, cluster):
+    def forget():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "idensenet"]:
+            del sys.modules[name]
+        sys.modules["idensenet"] = None  # cannot be imported from now on
+
+    cluster.worker()
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=120)
+        client.run_on_scheduler(forget)
+    words = ["score", str(folder / "run"), "--data.table", str(folder / "rows"), "--out", str(tmp_path / "s")]
+    assert main([*words, "--dask", cluster.address]) == 2
+    error = capsys.readouterr().err
+    assert "install the same version of idensenet, with the same extras, where the scheduler and the workers run" in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_without_dask_the_extra_is_named(folder, tmp_path, capsys, monkeypatch):

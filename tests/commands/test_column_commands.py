@@ -167,6 +167,67 @@ def test_real_columns_only_if_that_is_asked_for(tmp_path):
     assert list(read(tmp_path / "s.csv")[0]) == NAMES[1:4]
 
 
+TEXT = ["12", "7", "12", "007"]
+PARQUET = {  # a column next to two of numbers, the option, and the categories that the model finds, or an error
+    "digits": (lambda pa: pa.array(TEXT * 20), "auto", ("007", "12", "7")),
+    "large": (lambda pa: pa.array(TEXT * 20, pa.large_string()), "auto", ("007", "12", "7")),
+    "encoded": (lambda pa: pa.array(TEXT * 20).dictionary_encode(), "auto", ("007", "12", "7")),
+    "mixed": (lambda pa: pa.array(["12", "Ulm"] * 40), "auto", ("12", "Ulm")),
+    "nan as text": (lambda pa: pa.array(["nan", "1"] * 40), "auto", ("1", "nan")),
+    "named": (lambda pa: pa.array(TEXT * 20), "[c]", ("007", "12", "7")),
+    "whole numbers": (lambda pa: pa.array([3, 1 << 60] * 40), "[c]", (3, 1 << 60)),
+    "infinity": (lambda pa: pa.array([1.0, np.inf] * 40), "[c]", (1.0, np.inf)),
+    "booleans": (lambda pa: pa.array([True, False] * 40), "auto", (False, True)),
+    "decimals": (lambda pa: pa.array([1.5, -2.25] * 40).cast(pa.decimal128(9, 2)), "auto", None),
+    "null": (lambda pa: pa.array(["12", None] * 40), "auto", "Row 2 of {} is empty in column 'c'"),
+    "encoded null": (lambda pa: pa.array(["12", None] * 40).dictionary_encode(), "auto", "Row 2 of {} is empty in column 'c'"),
+    "null alone": (lambda pa: pa.nulls(80), "auto", "'c' (null)"),
+    "no boolean": (lambda pa: pa.array([True, None] * 40), "auto", "Row 2 of {} is empty in column 'c'"),
+    "dates": (lambda pa: pa.array([1, 2] * 40, pa.date32()), "auto", "'c' (date32[day])"),
+    "named dates": (lambda pa: pa.array([1, 2] * 40, pa.date32()), "[c]", "'c' of {} is date32[day], which cannot be nominal"),
+    "named times": (lambda pa: pa.array([1, 2] * 40, pa.timestamp("us")), "[c]", "is timestamp[us], which cannot be nominal"),
+    "named decimals": (lambda pa: pa.array([1, 2] * 40).cast(pa.decimal128(19)), "[c]", "is decimal128(19, 0), which cannot"),
+    "named lists": (lambda pa: pa.array([[1], [2]] * 40), "[c]", "is list<element: int64>, which cannot be nominal"),
+    "named records": (lambda pa: pa.array([{"a": 1}] * 80), "[c]", "is struct<a: int64>, which cannot be nominal"),
+    "named bytes": (lambda pa: pa.array([b"a", b"b"] * 40), "[c]", "is binary, which cannot be nominal; write it as text"),
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", PARQUET)
+def test_the_type_of_a_column_of_parquet_says_what_it_is(tmp_path, capsys, name, streamed):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    make, option, expected = PARQUET[name]
+    random = np.random.default_rng(0)
+    whole = pa.table({"x": random.normal(size=80), "y": random.normal(size=80), "c": make(pa)})
+    path = first = tmp_path / "t.parquet"
+    if streamed:
+        path, first = tmp_path / "rows", tmp_path / "rows" / "part0.parquet"
+        path.mkdir()
+    for i in range(2 if streamed else 1):
+        part = whole.slice(40 * i, 40) if streamed else whole
+        parquet.write_table(part, path / f"part{i}.parquet" if streamed else path, row_group_size=20)
+    short = [*FAST, "--train.max_steps", "2", "--model.blocks", "[1]", "--output.report", "false", "--output.pictures", "false"]
+    words = ["train", "toy-idensenet", "--data.table", str(path), "--data.categorical", option, *short]
+    code = main([*words, "--output.dir", str(tmp_path / "run")])
+    error = capsys.readouterr().err
+    if isinstance(expected, str):
+        assert (code, len(error.strip().splitlines())) == (2, 1)
+        assert expected.format(first) in error
+        return
+    assert code == 0, error
+    assert idn.load(tmp_path / "run").columns.columns[2].categories == expected
+    out = tmp_path / ("scores" if streamed else "scores.csv")
+    assert main(["score", str(tmp_path / "run"), "--data.table", str(path), "--out", str(out)]) == 0
+    found = parquet.read_table(out)["log_density"] if streamed else [row["log_density"] for row in read(out)]
+    assert np.isfinite(np.array(found, np.float64)).all()
+    assert main(["sample", str(tmp_path / "run"), "-n", "20", "--out", str(tmp_path / "s.csv")]) == 0
+    if expected is not None:
+        assert {row["c"] for row in read(tmp_path / "s.csv")} <= set(map(str, expected))
+
+
 def test_columns_of_parquet_keep_their_kinds(tmp_path):
     pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     random = np.random.default_rng(0)

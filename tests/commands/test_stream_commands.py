@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from idensenet.cli import main
 from idensenet.storage import load
+from idensenet.training.display import Notices
 from streams import columns, write
 
 FAST = ["--model.blocks", "[1]", "--train.batch_size", "25", "--train.log_every", "1", "--train.compile", "off"]
@@ -291,3 +292,30 @@ def test_a_run_of_two_processes_divides_the_rows(folder, tmp_path):
     )
     losses = [[line["nats"] for line in lines if line["kind"] == "train"] for lines in (one, two)]
     assert losses[0][1:] == pytest.approx(losses[1][1:], rel=1e-4)
+
+
+def test_long_passes_over_many_files_are_said_before_the_first_step_and_the_first_score(tmp_path, capsys, monkeypatch):
+    rows, _ = write(tmp_path, columns(), files=50, group=10)
+    words = ["--data.columns", "[x,y]", "--model.preprocess", "whiten", "--output.display", "plain"]
+    assert train(rows, tmp_path / "run", *words, steps=1) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "before the first step: reading the metadata of the files, 0 of 50"
+    assert len([line for line in said if line.startswith("before")]) < 5  # one, and then one every few seconds
+    monkeypatch.setattr(Notices, "every", 0.0)
+    assert main(["train", "--resume", str(tmp_path / "run"), "--train.max_steps", "2"]) == 0
+    again = capsys.readouterr().out.splitlines()
+    assert train(rows, tmp_path / "other", *words, steps=1) == 0
+    said = capsys.readouterr().out.splitlines()
+    first = next(i for i, line in enumerate(said) if line.startswith("step 1/1:"))
+    passes = ["finding what the columns are, pass 1", "counting rows, pass 2", "reading all rows, one more pass"]
+    found = [sum(name in line for line in said[:first]) for name in passes]
+    assert found == [150, 150, 600]  # whether a density exists, deviations, how they whiten, and what rounding does
+    assert not any(line.startswith("before") for line in said[first:])
+    assert sum(passes[1] in line for line in again) == 150
+    for command in (["score", "--data.table", str(rows), "--out", str(tmp_path / "scores")], ["evaluate"]):
+        assert main([command[0], str(tmp_path / "run"), *command[1:]]) == 0
+        said = capsys.readouterr().out
+        assert "before the first score: counting rows, pass 2 over the row groups, 149 of 150" in said
+        assert ("reading files for their fingerprints, 49 of 50" in said) == (command[0] == "score")
+    assert train(rows, tmp_path / "quiet", "--data.columns", "[x,y]", steps=1) == 0
+    assert "before" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ from PIL import Image
 from idensenet.cli import main
 from idensenet.data.fingerprint import KEPT, Fingerprint, changes, row_keys
 from idensenet.data.source import Source, Split
-from idensenet.data.table_source import Roles, open_table
+from idensenet.data.table_source import Reading, Roles, open_table
 from idensenet.training.checkpoint import seal
 from idensenet.training.run import RunFolder
 
@@ -26,14 +26,14 @@ def write(path, rows, header="a,b"):
 
 
 def parts(path, **options):
-    source = open_table(path, **options)
+    source = open_table(path, Reading(**options))
     return [{tuple(row) for row in part.x} for part in (source.train, source.test)]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_neither_order_nor_new_rows_nor_other_columns_move_a_row(tmp_path, seed):
     train, test = parts(write(tmp_path / "t.csv", ROWS), seed=seed)
-    at = open_table(tmp_path / "t.csv", seed=seed).split_at
+    at = open_table(tmp_path / "t.csv", Reading(seed=seed)).split_at
     assert (len(train), len(test)) == (54, 6)
     assert parts(write(tmp_path / "t.csv", ROWS[::-1]), seed=seed) == [train, test]
     more = np.vstack([ROWS[:30] + 1, ROWS, ROWS[30:] - 1])
@@ -123,7 +123,7 @@ def test_rows_that_were_trained_on_and_are_held_out_now_are_counted(mine, capsys
     assert main(["train", "--resume", str(path), "--train.max_steps", "3", "--data.split_seed", "7"]) == 0
     assert "too good" in " ".join(capsys.readouterr().out.split())
     assert RunFolder(path).fingerprint().trained_on(
-        [row_keys(open_table(table, seed=7, split_at=RunFolder(path).config().data.split_at).test)]
+        [row_keys(open_table(table, Reading(seed=7, split_at=RunFolder(path).config().data.split_at)).test)]
     ) == len(was & test)
 
 

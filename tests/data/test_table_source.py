@@ -5,7 +5,7 @@ import pytest
 
 from idensenet.data.csv_rows import TextFormat
 from idensenet.data.table import read_table
-from idensenet.data.table_source import Roles, open_table
+from idensenet.data.table_source import Reading, Roles, open_table
 from idensenet.errors import DataError, MissingDataError, MissingExtraError, NonFiniteError, OptionError, UnknownNameError
 
 
@@ -172,12 +172,15 @@ def test_nan_in_npy_is_named(tmp_path):
 
 def test_the_split_is_seeded_and_complete(tmp_path):
     np.save(tmp_path / "t.npy", np.arange(50.0).reshape(50, 1))
-    source = open_table(tmp_path / "t.npy", seed=1, test_fraction=0.2, split="position")
+    source = open_table(tmp_path / "t.npy", Reading(seed=1, test_fraction=0.2, split="position"))
     assert (source.name, source.shape, source.levels, source.columns) == ("table", (1,), None, ("x0",))
     assert len(source.test) == 10
     assert sorted([*source.train.x[:, 0], *source.test.x[:, 0]]) == list(range(50))
     for how in ("position", "content"):
-        found = [open_table(tmp_path / "t.npy", seed=seed, test_fraction=0.2, split=how).test.x.tolist() for seed in (1, 1, 2)]
+        found = [
+            open_table(tmp_path / "t.npy", Reading(seed=seed, test_fraction=0.2, split=how)).test.x.tolist()
+            for seed in (1, 1, 2)
+        ]
         assert found[0] == found[1] != found[2]
     assert "50 rows of 1 columns" in source.notes[0]
 
@@ -258,7 +261,7 @@ def test_nominal_columns_are_read_as_they_are(write):
 
 def test_what_columns_are_for_is_said_once(write):
     path = write("a,b,w\n" + "\n".join(f"{i},{i % 3},{i % 2 + 1}" for i in range(40)))
-    source = open_table(path, roles=Roles(None, (), "w"), discrete="auto", bounds={"b": (0, 2)})
+    source = open_table(path, Reading(roles=Roles(None, (), "w"), discrete="auto", bounds={"b": (0, 2)}))
     assert (source.columns, source.table.integers, source.bounds) == (("a", "b"), (1,), ((None, None), (0.0, 3.0)))
     assert source.train.batch(np.arange(4)).weight.tolist() == (source.train.x[:4, 0] % 2 + 1).tolist()
     assert open_table(path).table.plain  # a library call finds nothing unasked
@@ -268,6 +271,6 @@ def test_what_columns_are_for_is_said_once(write):
         (Roles(None, (), "v"), "has no column 'v'"),
     ):
         with pytest.raises((OptionError, UnknownNameError), match=text):
-            open_table(path, roles=roles)
+            open_table(path, Reading(roles=roles))
     with pytest.raises(OptionError, match="weights that are negative"):
-        open_table(write("a,w\n1,-1\n2,3\n"), roles=Roles(None, (), "w"))
+        open_table(write("a,w\n1,-1\n2,3\n"), Reading(roles=Roles(None, (), "w")))

@@ -6,7 +6,7 @@ A column is real (as it is), on a grid (whole numbers k stand for origin + k ste
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,7 @@ class Columns:
         dtypes: Sequence[str],
         categorical: Names,
         rows: int | None = None,
+        text: Collection[str] = (),
     ) -> Columns:
         """Find the nominal columns of a table.
 
@@ -96,12 +97,13 @@ class Columns:
             dtypes: Their types.
             categorical: Names or numbers of nominal columns; "auto" for those that are by their type.
             rows: How many rows there are, if `table` has only the different values of each column.
+            text: Names of columns that are nominal by their type in a file, also if all their values look like numbers.
         """
         chosen = _chosen("categorical", categorical, names)
         found = []
         for i, (values, name, dtype) in enumerate(zip(table, names, dtypes, strict=True)):
             column = Column(name, dtype)
-            if i in chosen if chosen is not None else is_nominal(values, name):
+            if i in chosen if chosen is not None else name in text or is_nominal(values, name):
                 levels = categories_of(values, name, chosen is not None, rows)
                 ordered = bool(getattr(getattr(values, "dtype", None), "ordered", False))
                 column = dataclasses.replace(column, categories=levels, ordered=ordered)

@@ -46,10 +46,10 @@ def values_of(column: Any, name: str, what: str = "X") -> list[Value]:
     for row, value in enumerate(column.tolist() if hasattr(column, "tolist") else column):
         plain = value.item() if isinstance(value, np.generic) else value
         if not isinstance(plain, str | int | float | bool) or plain != plain:
-            told = "no value" if plain is None or not isinstance(plain, str | int) else f"a {type(plain).__name__}"
-            raise DataError(
-                f"Column {name!r} of {what} has {told} in row {row} ({value!r}); drop such rows, or fill in a category."
-            )
+            missing = plain is None or isinstance(plain, float) or type(plain).__name__ in ("NAType", "NaTType")
+            told = "no value" if missing else f"a {type(plain).__name__}"
+            remedy = "drop such rows, or fill in a category" if missing else "write it as text"
+            raise DataError(f"Column {name!r} of {what} has {told} in row {row} ({value!r:.80}); {remedy}.")
         found.append(plain)
     return found
 

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,18 +21,15 @@ import numpy as np
 
 from idensenet.columns import Columns
 from idensenet.data.parquet import parquet_of
-from idensenet.data.row_groups import RowGroups, files_of
+from idensenet.data.row_groups import Report, RowGroups, files_of, unsaid
 from idensenet.data.stream_source import Reader
-from idensenet.errors import DataError, LostProcessError, OptionError
-from idensenet.extras import needs
+from idensenet.errors import DataError, OptionError
 from idensenet.scoring import Scorer
 
 ROWS = 1 << 19  # of a part, at least one row group
 KEY = b"idensenet"
 DAY = 86_400
 CHUNK = 1 << 22
-PATIENCE = 60  # seconds to wait for a cluster
-AT_ONCE = 1000  # parts that a scheduler knows of
 
 
 class Part(NamedTuple):
@@ -123,7 +119,7 @@ class Job:
         return Written(rows, squares, missed, tuple(surprises.values()))
 
 
-def plan(job: Job, where: Path, options: dict[str, Any]) -> list[Part]:
+def plan(job: Job, where: Path, options: dict[str, Any], report: Report = unsaid) -> list[Part]:
     """All parts of a table, each with a key of all that its scores follow from; `options` are plain values."""
     files = [path.absolute() for path in files_of(where)]
     if Path(job.out).resolve() in {path.resolve().parent for path in files}:
@@ -131,7 +127,8 @@ def plan(job: Job, where: Path, options: dict[str, Any]) -> list[Part]:
     reader, _ = job.reader(where, files)
     common = [job.scorer.digest, options, list(reader.names), list(reader.roles.context)]
     parts: list[Part] = []
-    for path in files:
+    for i, path in enumerate(files):
+        report("reading files for their fingerprints", i, len(files))
         groups = [group for group in reader.groups.groups if group.path == path]
         content = _content(path)
         for some in _chunks([group.rows for group in groups]):
@@ -198,55 +195,3 @@ def here(job: Job, parts: Sequence[Part]) -> Iterator[Written]:
     """One part after the other, in this process."""
     for part in parts:
         yield job.write(part)
-
-
-def on_cluster(job: Job, parts: Sequence[Part], address: str) -> Iterator[Written]:
-    """All parts, on the workers of a Dask cluster that see the same files. A part whose worker is lost goes to another one."""
-    with needs("Scoring with --dask"):
-        distributed: Any = import_module("distributed")
-    try:
-        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError, TimeoutError, ImportError) as error:
-        raise OptionError(
-            f"No Dask scheduler answers at {address} ({_short(error)}); start one, or leave --dask out."
-        ) from None
-    rest = "the scores of finished parts are kept, and the same command does the rest"
-    try:
-        _wait_for_workers(client, address)
-        done = distributed.as_completed(loop=client.loop)
-        waiting = list(parts)
-        for _ in range(min(AT_ONCE, len(waiting))):
-            done.add(_submitted(client, job, waiting.pop(0)))
-        for future in done:
-            try:
-                yield future.result()
-            except distributed.KilledWorker as error:
-                raise LostProcessError(
-                    f"Several workers ended while they scored the same part ({_short(error)}); {rest}"
-                ) from None
-            except distributed.CancelledError as error:
-                raise LostProcessError(f"The scheduler at {address} is lost ({_short(error)}); {rest}") from None
-            except ModuleNotFoundError as error:
-                raise OptionError(
-                    f"A worker cannot import {error.name}; install idensenet with the same extras on all."
-                ) from None
-            future.release()
-            if waiting:
-                done.add(_submitted(client, job, waiting.pop(0)))
-    finally:
-        client.close()
-
-
-def _submitted(client: Any, job: Job, part: Part) -> Any:
-    return client.submit(job.write, part, key=f"idensenet-{part.key}", pure=False)
-
-
-def _wait_for_workers(client: Any, address: str) -> None:
-    try:
-        client.wait_for_workers(1, timeout=PATIENCE)
-    except TimeoutError:
-        raise OptionError(f"The Dask cluster at {address} has no workers; start some, and try again.") from None
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

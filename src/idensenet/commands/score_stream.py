@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from idensenet.commands.parts import Job, here, on_cluster, plan, unfinished
+from idensenet.commands.cluster import on_cluster
+from idensenet.commands.parts import Job, here, plan, unfinished
 from idensenet.commands.use import probing_of, with_progress
 from idensenet.data.fingerprint import Digest
 from idensenet.data.table_source import Roles
 from idensenet.errors import OptionError
 from idensenet.scoring import Scorer, digest_of
 from idensenet.storage import load
+from idensenet.training.display import Notices
 from idensenet.training.evaluation import enough
 from idensenet.training.probing import MOST, exact_if_small
 from idensenet.training.sources import model_and_source
@@ -36,7 +38,8 @@ def score_stream(values: Any) -> int:
         if getattr(values, name) is not None:
             raise OptionError(f"--{name} is for tables that fit into memory; leave it out, or give --data.table one file.")
     out = _folder(values.out or OUT)
-    flow, trained_on = model_and_source(values.run, values.step)
+    report = Notices("before the first score")
+    flow, trained_on = model_and_source(values.run, values.step, report=report)
     background = None if values.background is None else load(values.background)
     if background is not None and (background.shape, background.levels) != (flow.shape, flow.levels):
         raise OptionError(f"The background model takes samples of shape {background.shape}, the model {flow.shape}.")
@@ -63,7 +66,7 @@ def score_stream(values: Any) -> int:
     options = {name: getattr(values, name) for name in ("probes", "error", "reference")}
     options["background"] = None if background is None else digest_of(values.background, "last")
     options["training rows"] = Digest.of_samples(trained_on.train).part.content  # which scores are compared with
-    parts = plan(job, Path(values.data.table), options)
+    parts = plan(job, Path(values.data.table), options, report)
     out.mkdir(exist_ok=True)
     rest = unfinished(parts, out)
     if len(rest) < len(parts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -13,11 +14,13 @@ import torch
 from idensenet.allocator import give_back_freed_memory
 from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_config, recipe_in_file
 from idensenet.config import Config, recipes
+from idensenet.data.row_groups import unsaid
 from idensenet.errors import LostProcessError, OptionError, StorageError
 from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
 from idensenet.threads import set_by_user, suited_to, threads_for
 from idensenet.training.continuing import batch_notes, begun, how_to_go_on
+from idensenet.training.display import Notices
 from idensenet.training.initial import weights_of
 from idensenet.training.loop import Trainer
 from idensenet.training.options import check, fitted
@@ -65,7 +68,9 @@ def start(
     with leaving_in_order():
         # processes that a launcher has started meet first, so that none waits for one that fails
         fabric = world.connect(config.train) if world.launcher else None
-        source = source_of(config, known_columns(resume))
+        rank = fabric.global_rank if fabric is not None else int(os.environ.get("LOCAL_RANK", "0"))
+        report = unsaid if rank or config.output.display == "quiet" else Notices("before the first step")
+        source = source_of(config, known_columns(resume), report)
         trainer = Trainer(fitted(config, source), source, run, run_picture, fabric)
         initial = trainer.config.train.initial
         if initial is not None and resume is None:  # what does not fit is found before anything is written

@@ -25,6 +25,7 @@ from idensenet.files import write_atomically
 from idensenet.flow import Flow
 from idensenet.storage import load
 from idensenet.threads import suited_to
+from idensenet.training.display import Notices
 from idensenet.training.evaluation import first_rows, rows_at_once, score_rows, summary, taken
 from idensenet.training.options import LARGEST, check
 from idensenet.training.probing import MOST, Probing, exact_if_small
@@ -69,7 +70,8 @@ def evaluate(arguments: list[str]) -> int:
     check("--probes", values.probes)
     check("--error", values.error, "positive and finite")
     probing = probing_of(values)
-    flow, source = model_and_source(values.run, values.step, values.data)
+    report = Notices("before the first score")
+    flow, source = model_and_source(values.run, values.step, values.data, report)
     with exact_if_small(flow) if values.error is not None else nullcontext():
         scores = with_progress("evaluating", flow, source.test, values.samples, values.batch, probing, values.importance)
     found = {"run": values.run, "step": values.step, "data": source.name, "notes": list(source.notes), **summary(flow, scores)}

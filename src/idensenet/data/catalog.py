@@ -15,10 +15,10 @@ from idensenet.data.digits import open_digits
 from idensenet.data.folder import open_folder
 from idensenet.data.imagenet32 import open_imagenet32
 from idensenet.data.mnist import FASHION_MNIST, MNIST
-from idensenet.data.row_groups import is_streamed
+from idensenet.data.row_groups import Report, is_streamed, unsaid
 from idensenet.data.source import Source, Split
 from idensenet.data.stream_source import open_stream
-from idensenet.data.table_source import Roles, open_table
+from idensenet.data.table_source import Reading, Roles, open_table
 from idensenet.data.toy import TOY_SETS, ToySet
 from idensenet.errors import OptionError, UnknownNameError, nearest
 
@@ -55,14 +55,16 @@ def open_source(
     split: str = "content",
     split_at: float | None = None,
     text: TextFormat | None = None,
+    report: Report = unsaid,
 ) -> Source:
     """A data set by name, or from a folder of images, or from a table: a file, or a folder or glob of Parquet files.
 
     `size` and `channels` shape the images of a folder. `columns` names the columns of a table to use, `context` the columns
     that are given, and `weight` the column that says how much a row counts; for `discrete`, `categorical`, `bounds` and
-    `known` see `open_table`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the
+    `known` see `Reading`. `seed` and `test_fraction` divide both into training and test, by the content of a row or the
     name of a file unless `split` is "position", and at `split_at` if another source was divided there. Published sets are
-    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written.
+    divided as they were published. `root` is where data is kept, and `text` says how CSV files are written. `report`
+    is called during passes over a table that is streamed.
 
     >>> open_source("digits").shape
     (1, 8, 8)
@@ -87,11 +89,10 @@ def open_source(
     if name == "table":
         if table is None:
             raise OptionError("The data set 'table' needs a file; give one with --data.table FILE.")
-        how |= {"roles": Roles(columns, context, weight), "bounds": bounds, "known": known}
-        how |= {"discrete": discrete, "categorical": categorical}
+        reading = Reading(Roles(columns, context, weight), discrete, categorical, bounds, known, **how)
         if is_streamed(table):
-            return open_stream(Path(table), **how)
-        return open_table(Path(table), text=text or TextFormat(), **how)
+            return open_stream(Path(table), reading, report)
+        return open_table(Path(table), reading, text or TextFormat())
     if name in TOY_SETS:
         return open_toy(TOY_SETS[name])
     if name == "digits":

@@ -37,6 +37,8 @@ class Layout:
         if nominal == "auto":
             named = {name for name, kind in kinds.items() if types.is_boolean(kind) or _is_string(kind, types)}
         numeric_only(path, {name: why for name, why in other.items() if name not in named})
+        for name in (name for name in kinds if name in named and not _has_categories(kinds[name], types)):
+            raise DataError(f"Column {name!r} of {path} is {kinds[name]}, which cannot be nominal; write it as text.")
         return cls(tuple(kinds), kinds, frozenset(named))
 
     @property
@@ -85,7 +87,15 @@ def read_parquet(path: Path, columns: Sequence[str] | None, nominal: Names) -> T
 
 def _is_string(kind: Any, types: Any) -> bool:
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _has_categories(kind: Any, types: Any) -> bool:
+    """Whether the values of a column can be categories: text, numbers or booleans."""
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return _is_string(kind, types) or any(
+        check(kind) for check in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    )
 
 
 def _numbers(column: Any) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,11 @@ from idensenet.errors import DataError, MissingDataError
 ENDINGS = (".parquet", ".pq")
 LARGEST = 1 << 29  # bytes of a row group as numbers
 OPEN = 4  # files that are open at once
+Report = Callable[[str, int, int], None]  # of long work: what is done, how much of it, and how much there is
+
+
+def unsaid(what: str, done: int, total: int) -> None:
+    """A report to nobody."""
 
 
 def is_streamed(where: str | Path) -> bool:
@@ -76,6 +81,7 @@ class RowGroups:
         columns: Names of the columns that are read; all by default.
         nominal: Names of columns that are read as they are; "auto" for those that are not numeric.
         files: The files, if they are known.
+        report: Is called during work that takes long for many rows.
 
     Raises:
         MissingDataError: There is no file.
@@ -83,14 +89,20 @@ class RowGroups:
     """
 
     def __init__(
-        self, where: Path, columns: Sequence[str] | None = None, nominal: Names = None, files: Sequence[Path] | None = None
+        self,
+        where: Path,
+        columns: Sequence[str] | None = None,
+        nominal: Names = None,
+        files: Sequence[Path] | None = None,
+        report: Report = unsaid,
     ) -> None:
-        self.where, self.files = where, list(files or files_of(where))
+        self.where, self.files, self.report = where, list(files or files_of(where)), report
         self.groups: list[RowGroup] = []
         self._open: dict[Path, Any] = {}
         self._stamps: dict[Path, tuple[int, int]] = {}
         start = 0
         for i, path in enumerate(self.files):
+            report("reading the metadata of the files", i, len(self.files))
             self._stamps[path] = _stamp(path)
             with parquet_of(path) as parquet, parquet.ParquetFile(path) as file:
                 about, schema = file.metadata, file.schema_arrow
@@ -131,6 +143,12 @@ class RowGroups:
     def widest(self) -> int:
         """Rows of the largest row group."""
         return max(group.rows for group in self.groups)
+
+    def each(self, what: str) -> Iterator[int]:
+        """The numbers of all row groups, for a pass over all rows, which is reported."""
+        for i in range(len(self.groups)):
+            self.report(what, i, len(self.groups))
+            yield i
 
     def read(self, i: int) -> Table:
         """The rows of a row group, checked cell by cell."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,14 @@ import numpy as np
 from idensenet.columns import Columns, Names, Pair
 from idensenet.columns.distinct import Distinct
 from idensenet.data.fingerprint import Digest, key_blocks
-from idensenet.data.row_groups import RowGroups
+from idensenet.data.row_groups import Report, RowGroups, unsaid
 from idensenet.data.shuffle import MANY, bound_of, places, split_rows
 from idensenet.data.source import Source
 from idensenet.data.store import Array
 from idensenet.data.streamed import Division, StreamedRows
 from idensenet.data.table_source import (
     Contents,
+    Reading,
     Roles,
     check_amounts,
     contents_of,
@@ -41,6 +41,7 @@ class Reader:
         categorical: Names of nominal columns; "auto" for those that are not numeric.
         known: What the columns are, if that is known.
         files: The files, if they are known.
+        report: Is called during work that takes long for many rows.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class Reader:
         categorical: Names = None,
         known: Columns | None = None,
         files: list[Path] | None = None,
+        report: Report = unsaid,
     ) -> None:
         self.roles, self.nominal, self.known = roles, categorical, known
         if known is not None:
             self.roles, self.nominal = roles.of_model(known)
-        self.groups = RowGroups(where, self.roles.needed, self.nominal, files)
+        self.groups = RowGroups(where, self.roles.needed, self.nominal, files, report)
         self.names = self.roles.modelled(where, self.groups.layout.names, self.groups.layout.text)
 
     def contents(self, columns: Columns, i: int) -> Contents:
@@ -71,7 +73,7 @@ class Survey:
         self.distinct = [Distinct() for _ in reader.names]
         self.values: dict[str, set[object]] = {name: set() for name in reader.names if name in reader.groups.layout.text}
         found = []
-        for i in range(len(reader.groups.groups)):
+        for i in reader.groups.each("finding what the columns are, pass 1 over the row groups"):
             table = reader.groups.read(i)
             raw = [table.column(name) for name in reader.names]
             if reader.groups.rows <= MANY:
@@ -98,7 +100,8 @@ class Survey:
         raw = [np.array([*self.values[name]], object) if name in self.values else np.empty(0) for name in names]
         dtypes = ["object" if name in self.values else np.dtype(layout.dtype).name for name in names]
         nominal = nominal_names(names, self.reader.nominal, self.reader.groups.where)
-        return Columns.nominal_of(raw, names, dtypes, nominal, self.reader.groups.rows).discrete_of(self.distinct, discrete)
+        found = Columns.nominal_of(raw, names, dtypes, nominal, self.reader.groups.rows, self.values)
+        return found.discrete_of(self.distinct, discrete)
 
     def extremes(self, columns: Columns) -> Array:
         """The least and the greatest value of each column, as rows."""
@@ -119,7 +122,7 @@ class Measured:
         self.categories = columns.counting()
         self.weights = 0.0
         self.surprises: dict[str, str] = {}
-        for i in range(len(self.counts)):
+        for i in division.groups.each("counting rows, pass 2 over the row groups"):
             contents = division.contents(i)
             place = division.places(contents)
             self.low, self.high = min(self.low, float(place.min())), max(self.high, float(place.max()))
@@ -141,51 +144,33 @@ class Measured:
                 self.surprises.setdefault(sentence.split(" has ")[0], sentence)
 
 
-def open_stream(
-    where: Path,
-    *,
-    roles: Roles | None = None,
-    discrete: Names = None,
-    categorical: Names = None,
-    bounds: Mapping[str, Pair] | None = None,
-    known: Columns | None = None,
-    seed: int = 0,
-    test_fraction: float = 0.1,
-    split: str = "content",
-    split_at: float | None = None,
-) -> Source:
+def open_stream(where: Path, how: Reading, report: Report = unsaid) -> Source:
     """A folder or a glob of Parquet files as a data set, divided as `open_table` divides the same rows in one file.
 
     Args:
         where: The folder or the glob.
-        roles: What the columns are for; all are modelled by default.
-        discrete: Names of columns on a grid; "auto" for those that are so.
-        categorical: Names of nominal columns; "auto" for those that are not numeric.
-        bounds: Lower and upper bounds of columns.
-        known: What the columns are, if that is known.
-        seed: Decides which rows are held out.
-        test_fraction: The share of these.
-        split: What decides it; only "content" is possible.
-        split_at: The bound that divides the rows, if another source was divided there.
+        how: What its columns are, and how its rows are divided, by content.
+        report: Is called during work that takes long for many rows.
     """
-    if split != "content":
-        raise OptionError(f"--data.split {split} needs all rows in memory; a table that is streamed is divided by content.")
-    reader = Reader(where, roles or Roles(), categorical, known)
+    if how.split != "content":
+        raise OptionError(f"--data.split {how.split} needs all rows in memory; a table that is streamed is divided by content.")
+    seed, known, split_at = how.seed, how.known, how.split_at
+    reader = Reader(where, how.roles, how.categorical, known, report=report)
     rows, columns = reader.groups.rows, known
     ends: tuple[Pair, ...] = ()
-    split_rows(min(rows, 2), test_fraction, seed)  # for its errors
+    split_rows(min(rows, 2), how.test_fraction, seed)  # for its errors
     if known is None or (split_at is None and rows <= MANY):
         survey = Survey(reader, seed, known is None)
         if known is None:
-            columns = survey.columns(discrete)
-            ends = columns.bounds(survey.extremes(columns), bounds or {}, whole=False)
+            columns = survey.columns(how.discrete)
+            ends = columns.bounds(survey.extremes(columns), how.bounds or {}, whole=False)
         if split_at is None and survey.places is not None:
-            split_at = bound_of(survey.places, test_fraction)
+            split_at = bound_of(survey.places, how.test_fraction)
             if split_at is None:
                 raise DataError(f"All rows of {where} are the same, so that none can be held out.")
     assert columns is not None
     check_amounts(columns, where)
-    split_at = test_fraction if split_at is None else split_at
+    split_at = how.test_fraction if split_at is None else split_at
     # the probabilities of categories are found in the second pass, for which their number is enough
     provisional = columns if known is not None else columns.with_counts(columns.counting())
     division = Division(reader.groups, partial(reader.contents, provisional), seed, split_at)

@@ -128,8 +128,8 @@ class StreamedRows(Samples):
         return GroupedOrder(buffers, self.ends - self.counts, self.counts, seed)
 
     def blocks(self) -> Iterator[Split]:
-        for i, count in enumerate(self.counts):
-            if count:
+        for i in self.division.groups.each("reading all rows, one more pass over the row groups"):
+            if self.counts[i]:
                 yield self._read(i)
 
 

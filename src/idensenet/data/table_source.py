@@ -167,34 +167,22 @@ def read_contents(
     columns = known
     if columns is None:
         raw = [table.column(name) for name in names]
-        columns = Columns.nominal_of(raw, names, [str(each.dtype) for each in raw], nominal_names(names, nominal, path))
+        kinds = [str(each.dtype) for each in raw]
+        columns = Columns.nominal_of(raw, names, kinds, nominal_names(names, nominal, path), text=table.text)
     contents = contents_of(path, table, names, roles, columns, None if known is None else 0)
     if contents.weight is not None and contents.weight.max() <= 0:
         raise OptionError(f"Column {roles.weight!r} of {path} has weights that are negative, or all zero.")
     return contents
 
 
-def open_table(
-    path: Path,
-    *,
-    roles: Roles | None = None,
-    discrete: Names = None,
-    categorical: Names = None,
-    bounds: Mapping[str, Pair] | None = None,
-    known: Columns | None = None,
-    seed: int = 0,
-    test_fraction: float = 0.1,
-    split: str = "content",
-    split_at: float | None = None,
-    text: TextFormat = PLAIN,
-) -> Source:
-    """A table as a data set, its rows divided at random, and always in the same way, into training and test.
+@dataclass(frozen=True)
+class Reading:
+    """What the columns of a table are taken for, and how its rows are divided into training and test.
 
     The content of a row decides whether it is held out, so that neither order nor new rows move it; with split="position", as
     in versions before 0.2, its place in the file does.
 
     Args:
-        path: The file.
         roles: What its columns are for; all are modelled by default.
         discrete: Names of columns on a grid; "auto" for those that look like it.
         categorical: Names of nominal columns; "auto" for those that are not numeric.
@@ -204,19 +192,39 @@ def open_table(
         test_fraction: The share of these.
         split: What decides whether a row is held out: "content" or "position".
         split_at: The bound that divides the rows by content, if another source was divided there.
+    """
+
+    roles: Roles = field(default_factory=Roles)
+    discrete: Names = None
+    categorical: Names = None
+    bounds: Mapping[str, Pair] | None = None
+    known: Columns | None = None
+    seed: int = 0
+    test_fraction: float = 0.1
+    split: str = "content"
+    split_at: float | None = None
+
+
+def open_table(path: Path, how: Reading | None = None, text: TextFormat = PLAIN) -> Source:
+    """A table as a data set, its rows divided at random, and always in the same way, into training and test.
+
+    Args:
+        path: The file.
+        how: What its columns are, and how its rows are divided.
         text: How a CSV file is written.
     """
-    roles = roles or Roles()
-    contents = read_contents(path, roles, categorical, known, text)
-    if split == "position":
-        train, test = split_rows(len(contents.x), test_fraction, seed)
+    how = how or Reading()
+    roles, known, split_at = how.roles, how.known, how.split_at
+    contents = read_contents(path, roles, how.categorical, known, text)
+    if how.split == "position":
+        train, test = split_rows(len(contents.x), how.test_fraction, how.seed)
         split_at = None
     else:
-        train, test, split_at = split_keys(contents.keys(seed), test_fraction, seed, split_at)
+        train, test, split_at = split_keys(contents.keys(how.seed), how.test_fraction, how.seed, split_at)
     columns = contents.columns
     if known is None:
         weight = None if contents.weight is None else contents.weight[train]
-        columns = columns.discrete_of(contents.x, discrete).counted(contents.x[train], weight)
+        columns = columns.discrete_of(contents.x, how.discrete).counted(contents.x[train], weight)
     check_amounts(columns, path)
     contents = replace(contents, columns=columns)
     notes = [f"The table is {path}, {len(contents.x):,} rows of {len(columns.columns)} columns{given_words(roles)}."]
@@ -230,7 +238,7 @@ def open_table(
         columns=tuple(names),
         context=tuple(roles.context) or columns.indicator_names,
         table=columns,
-        bounds=columns.bounds(contents.x, bounds or {}),
+        bounds=columns.bounds(contents.x, how.bounds or {}),
         notes=tuple(notes),
         places=np.concatenate([train, test]),
         split_at=split_at,

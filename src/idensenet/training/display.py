@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -25,6 +26,24 @@ def line(metrics: Mapping[str, Any]) -> str:
             continue
         shown.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
     return ", ".join(shown)
+
+
+class Notices:
+    """Says how far work is that comes before everything else: the first line at once, others every few seconds.
+
+    Args:
+        why: What the work is for.
+    """
+
+    every = 5.0
+
+    def __init__(self, why: str) -> None:
+        self.why, self.last = why, -math.inf
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self.last >= self.every:
+            print(f"{self.why}: {what}, {done:,} of {total:,}", flush=True)
+            self.last = time.monotonic()
 
 
 class Display(ABC):

@@ -9,6 +9,7 @@ from idensenet.config import Config, DataConfig
 from idensenet.data.catalog import open_source
 from idensenet.data.csv_rows import TextFormat
 from idensenet.data.fingerprint import OWN, UNKNOWN, changes
+from idensenet.data.row_groups import Report, unsaid
 from idensenet.data.source import Source
 from idensenet.errors import OptionError
 from idensenet.flow import Flow
@@ -16,7 +17,7 @@ from idensenet.storage import load, saved_columns
 from idensenet.training.run import RunFolder
 
 
-def source_of(config: Config, known: Columns | None = None) -> Source:
+def source_of(config: Config, known: Columns | None = None, report: Report = unsaid) -> Source:
     """The data that a configuration asks for; columns of a table are taken for what is known of them."""
     d = config.data
     return open_source(
@@ -37,6 +38,7 @@ def source_of(config: Config, known: Columns | None = None) -> Source:
         split=d.split,
         split_at=d.split_at,
         text=TextFormat(d.header, d.decimal),
+        report=report,
     )
 
 
@@ -75,7 +77,7 @@ def known_columns(run: RunFolder | None) -> Columns | None:
     return saved_columns(run.checkpoints.path(run.checkpoints.find("last")) / "model")
 
 
-def model_and_source(run: str, step: str, overrides: DataConfig | None = None) -> tuple[Flow, Source]:
+def model_and_source(run: str, step: str, overrides: DataConfig | None = None, report: Report = unsaid) -> tuple[Flow, Source]:
     """A trained model and the data it was trained on; options given on the command line change what is read."""
     flow = load(run, step=step)
     assert flow.config is not None
@@ -84,7 +86,7 @@ def model_and_source(run: str, step: str, overrides: DataConfig | None = None) -
         config = Config(data=by_name(overrides, config.data))
     elif overrides is not None and overrides.root != Config().data.root:
         config = config.replace(data={"root": overrides.root})
-    source = source_of(as_trained(config, flow), flow.columns)
+    source = source_of(as_trained(config, flow), flow.columns, report)
     check_shape(flow, source)
     return flow, dataclasses.replace(source, notes=(*source.notes, *data_notes(RunFolder(run), source)))
 
