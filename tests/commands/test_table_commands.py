@@ -61,3 +61,9 @@ def test_its_density_and_samples_are_right_in_float64(tmp_path):
     drawn = np.loadtxt(tmp_path / "s.csv", delimiter=",", skiprows=1)[:, 0] - 1.7e9
     assert drawn.std() == pytest.approx(10, rel=0.5)
     assert len(np.unique(drawn)) == 300
+
+
+@pytest.mark.parametrize("display", ["plain", "quiet"])
+def test_a_mixture_is_announced_before_it_is_fitted(tmp_path, capsys, display):
+    assert train(tmp_path, ROWS, "a,b", "--model.components", "3", "--output.display", display) == 0
+    assert ("fitting 3 Gaussians to 180 rows\n" in capsys.readouterr().out) == (display == "plain")

@@ -16,6 +16,7 @@ from idensenet.commands.parsing import Parser, add_groups, config_of, recipe_con
 from idensenet.config import Config, recipes
 from idensenet.data.row_groups import unsaid
 from idensenet.errors import LostProcessError, OptionError, StorageError
+from idensenet.flow_input import MIXED
 from idensenet.report.page import write_report
 from idensenet.report.pictures import run_picture
 from idensenet.threads import set_by_user, suited_to, threads_for
@@ -104,7 +105,7 @@ def _threads(trainer: Trainer, settled: bool) -> AbstractContextManager[None]:
 
 
 def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, step: str, stop_after: int | None) -> int:
-    run = trainer.run
+    run, quiet = trainer.run, trainer.config.output.display == "quiet"
     if resume:
         for note in (*data_notes(run, trainer.source), *batch_notes(run, trainer.config.train)) if trainer.rank == 0 else ():
             print(note, flush=True)
@@ -117,10 +118,13 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
             run.create(trainer.config, recipe, command)
             run.remember(trainer.source)
         trainer.ranks.barrier()
+        base = trainer.flow.base
+        if base is not None and trainer.config.train.initial is None and trainer.rank == 0 and not quiet:
+            print(f"fitting {base.components} Gaussians to {min(len(trainer.source.train), MIXED):,} rows", flush=True)
         trainer.start()
     if stop_after is not None and stop_after <= trainer.progress.step:
         raise OptionError(f"--stop-after {stop_after} must be later than step {trainer.progress.step}, where the run stands.")
-    if trainer.rank == 0 and trainer.config.output.display != "quiet":
+    if trainer.rank == 0 and not quiet:
         s = trainer.schedule
         if not resume and trainer.source.table is not None and not trainer.source.table.plain:
             print(*trainer.source.notes[1:], "--data.discrete and --data.categorical change that.", flush=True)
@@ -133,7 +137,7 @@ def _locked(trainer: Trainer, recipe: str | None, command: str, resume: bool, st
     code = trainer.train(stop_after)
     if trainer.rank == 0 and code == 0 and trainer.config.output.report:
         page = write_report(run)
-        if trainer.config.output.display != "quiet":
+        if not quiet:
             print(f"report: {page}")
     return code
 
