@@ -151,7 +151,10 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("name", LOST)
+SELDOM = "a scheduler that is ended", "a scheduler that does not answer"  # ten seconds each
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SELDOM)) for each in LOST])
 def test_a_cluster_that_is_lost_leaves_its_scores_and_says_how_to_go_on(folder, tmp_path, cluster, name):
     who, what, text = LOST[name]
     worker, out = cluster.worker(), tmp_path / "scores"
